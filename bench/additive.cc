@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The groups of scores with parameters, whose time includes their projections. Additive scores are
-// measured in units per second, for large calls and for the shapes of models; bilinear scores are
-// compared with the plain call.
+// The groups "additive" and "bilinear": scores with parameters. Times include the projections of
+// queries and keys, but rows "-memory" leave out those of keys. Additive scores are measured in
+// units per second, for large calls and for the shapes of models; bilinear scores are compared with
+// the plain call.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -55,7 +56,7 @@ std::vector<ScoreCase> large_cases(const Session& session) {
   return cases;
 }
 
-// The call of a model; in a quick run with fewer and shorter sources.
+// A call as in a model. A quick run has at most 2 batch entries and 32 keys, and fewer units.
 ScoreCase model(const Session& session, const std::string& name, const Shape& shape) {
   ScoreCase one{.name = fmt::format("{}-D{}", name, shape.D), .shape = shape};
   one.U = units(session, one.U);
@@ -67,8 +68,8 @@ ScoreCase model(const Session& session, const std::string& name, const Shape& sh
   return one;
 }
 
-// Calls of training, which attend from all words of the targets at once. If D is 16, projections
-// cost little compared with the score.
+// Calls of training, which have a query for each word of a target. If D is 16, projections cost
+// little compared with the score.
 std::vector<ScoreCase> training_cases(const Session& session) {
   std::vector<ScoreCase> cases;
   for (const Index D : {16, 64, 256}) {
@@ -82,7 +83,7 @@ std::vector<ScoreCase> training_cases(const Session& session) {
   return cases;
 }
 
-// Calls of decoding steps, which have one query for each source.
+// Calls of decoding steps, which have one query for each source sentence.
 std::vector<ScoreCase> step_cases(const Session& session) {
   return {model(session, "translator-step", {.B = 64, .Tq = 1, .Tk = 30, .D = 64}),
           model(session, "speech-step", {.B = 16, .Tq = 1, .Tk = 800, .D = 64})};
@@ -91,7 +92,7 @@ std::vector<ScoreCase> step_cases(const Session& session) {
 Problem make_problem(const ScoreCase& one, Pass pass) {
   Problem problem = make_problem(one.shape);
   score_additive(problem, one.U);
-  if (pass == Pass::kBackward) turn_backward(problem);
+  if (pass == Pass::kBackward) make_backward(problem);
   return problem;
 }
 
@@ -105,7 +106,7 @@ void run_one(Session& session, const ScoreCase& one, Pass pass) {
   session.unit_rate({name_of(one, pass), target, one.threads}, problem);
 }
 
-// Measures a call whose keys were projected before, by AdditiveMemory. The backward pass is timed
+// Measures a call with keys that AdditiveMemory projected before. The backward pass is timed
 // without key_gradients(), which a program calls once, after its last step.
 void run_with_memory(Session& session, const ScoreCase& one, Pass pass) {
   Problem problem = make_problem(one, pass);
@@ -161,8 +162,9 @@ void run_additive(Session& session) {
   }
 }
 
-// Compares bilinear scores with the plain call, which has no projection. The projection adds T D^2
-// multiply-adds to 2 T^2 D, and with its two gradients 3 T D^2 to 5 T^2 D.
+// Compares bilinear scores with the plain call, which has no projection. In the forward pass, the
+// projection adds T D^2 multiply-adds to the plain call's 2 T^2 D; in the backward pass, the
+// projection and its two gradients add 3 T D^2 to 5 T^2 D.
 void run_bilinear(Session& session) {
   const Index T = session.length(kLargeLength);
   for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
@@ -171,8 +173,8 @@ void run_bilinear(Session& session) {
       Problem plain = make_problem(square(T, D));
       score_bilinear(problem);
       const bool backward = pass == Pass::kBackward;
-      if (backward) turn_backward(problem);
-      if (backward) turn_backward(plain);
+      if (backward) make_backward(problem);
+      if (backward) make_backward(plain);
       const std::string name = fmt::format("bilinear/T{}-D{}{}", T, D, backward ? "-backward" : "");
       session.against({name}, problem, plain, Figure::kPlainRatio);
       const double more = static_cast<double>(D) / static_cast<double>(T) * (backward ? 0.6 : 0.5);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The group of gradients of one head, compared with the multiply-add peak on one thread and on all.
+// The group "backward": gradients of one head, compared with the multiply-add peak on one thread
+// and on all; and the cost of options in the backward pass.
 #include "groups.h"
 
 namespace qkv::bench {
@@ -24,7 +25,7 @@ void share_backward(Session& session, const Wanted& wanted, const Shape& shape,
                     const Options& options) {
   Problem problem = make_problem(shape);
   problem.options = options;
-  turn_backward(problem);
+  make_backward(problem);
   session.share_of_peak(wanted, problem);
 }
 
@@ -39,7 +40,7 @@ void run_backward(Session& session) {
   share_backward(session, {"backward/" + name_of(causal) + "-causal"}, causal,
                  {.masks = {Causal{}}});
   for (const Index D : {64, 128}) {
-    constexpr double kShare = 0.6;  // of the peak of BF16 products, or of float32 without them
+    constexpr double kShare = 0.6;  // of the peak of BF16 products, or else of float32
     Shape narrow = square(session.length(2048), D);
     narrow.dtype = DType::kBFloat16;
     share_backward(session, {"backward/" + name_of(narrow) + "-bfloat16", kShare}, narrow, {});

@@ -63,8 +63,10 @@ double unit_of(DType dtype) {
       return 0x1p-18;
   }
 }
+
 // The allowed error of `out`. Additive scores may differ by unit_of() / 8 times sum_u |v_u|, which
-// for float32 is 2^-21 times the sum, and a weight by twice as much relative to itself.
+// for float32 is 2^-21 times the sum. A weight may then differ by twice as much, relative to
+// itself.
 double forward_bound(const Problem& problem, double largest) {
   const double unit = unit_of(problem.shape.dtype);
   const auto* additive = std::get_if<Additive>(&problem.options.score);
@@ -79,7 +81,7 @@ double backward_bound(const Problem& problem, double largest) {
 
 // ---- parts of a problem ---------------------------------------------------------------------
 
-// A range of indices of an axis.
+// Indices of an axis: `count` from `first` on.
 struct Span {
   Index first = 0;
   Index count = 0;
@@ -97,7 +99,8 @@ AnyView cut(const AnyView& view, int axis, const Span& span) {
   return slice(view, axis, span.first, span.first + span.count);
 }
 
-// A part's slices of arrays of queries [B,.,Tq,...], of keys [B,.,Tk,...] and of pairs [Tq,Tk].
+// rows_of(), keys_of() and pairs_of() return a part's slice of an array of queries [B,.,Tq,...], of
+// keys [B,.,Tk,...] or of pairs [Tq,Tk].
 View rows_of(const View& view, const Part& part) {
   return cut(cut(view, 0, part.entries), 2, part.rows);
 }
@@ -131,13 +134,13 @@ Options options_of(const Problem& problem, const Part& part) {
   return options;
 }
 
-// The knowledge that options need about a query and a key, the least first. It decides which parts
-// of a problem have the same result in a separate call.
+// The most that a problem's options need to know about a query and a key, in ascending order. It
+// decides which parts of the problem have the same result in a separate call.
 enum class Know {
   kDistance,  // the distance between query and key
   kPair,      // an element of an array [Tq,Tk], which can be sliced
-  kNumbers,   // their indices, which only parts from index 0 keep
-  kCount,     // the number of keys, which no part keeps
+  kIndices,   // the indices i and j, which are the same only in parts from query 0 and key 0 on
+  kCount,     // the number of keys, which differs in parts with some of the keys
 };
 
 Know knowledge_of(const Causal&) { return Know::kDistance; }
@@ -145,36 +148,36 @@ Know knowledge_of(const Window&) { return Know::kDistance; }
 Know knowledge_of(const Keep&) { return Know::kPair; }
 Know knowledge_of(const Padding&) { return Know::kCount; }
 Know knowledge_of(const KeyLengths&) { return Know::kCount; }
-Know knowledge_of(const MaskMod&) { return Know::kNumbers; }
+Know knowledge_of(const MaskMod&) { return Know::kIndices; }
 Know knowledge_of_any(const Mask& mask) {
   return std::visit([](const auto& one) { return knowledge_of(one); }, mask);
 }
 
 Know knowledge_of(const Options& options) {
   Know most = options.bias.given() ? Know::kPair : Know::kDistance;
-  if (!options.mods.empty() || options.dropout.p > 0) most = Know::kNumbers;
+  if (!options.mods.empty() || options.dropout.p > 0) most = Know::kIndices;
   for (const Mask& mask : options.masks) most = std::max(most, knowledge_of_any(mask));
   return most;
 }
 
 Part whole_of(const Shape& shape) { return {{0, shape.B}, {0, shape.Tq}, {0, shape.Tk}}; }
 
-// Ranges of a few indices below `length`: the first, the middle and the last ones (all if these
-// would overlap), or only the first if the options need indices.
+// Ranges of a few indices below `length`: the first, the middle and the last ones, or all if these
+// would overlap. Only the first ones if the options need indices.
 std::vector<Span> samples_of(Index length, Know know) {
   constexpr Index kSome = 4;
-  if (know >= Know::kNumbers) return {{0, std::min(kSome, length)}};
+  if (know >= Know::kIndices) return {{0, std::min(kSome, length)}};
   if (length <= 3 * kSome) return {{0, length}};
   return {{0, kSome}, {(length - kSome) / 2, kSome}, {length - kSome, kSome}};
 }
 
-// Parts of the problem that have the same result in a separate call: some rows with all keys, and
-// for gradients some keys with all rows, since out and lse of the whole problem are inputs there.
+// Parts of the problem that have the same result in a separate call: some rows with all keys. For
+// gradients also some keys with all rows, since out and lse of the whole problem are inputs there.
 std::vector<Part> parts_of(const Problem& problem, Know know) {
   const Shape& s = problem.shape;
   std::vector<Part> parts;
   std::vector<Index> entries = {0};
-  if (s.B > 1 && know < Know::kNumbers) entries.push_back(s.B - 1);
+  if (s.B > 1 && know < Know::kIndices) entries.push_back(s.B - 1);
   for (const Index b : entries) {
     for (const Span& rows : samples_of(s.Tq, know)) parts.push_back({{b, 1}, rows, {0, s.Tk}});
     if (problem.pass == Pass::kForward) continue;
@@ -198,13 +201,14 @@ std::string forward_fault(const Problem& problem, const View& out, const Part& p
   const Inputs inputs = inputs_of(problem, part);
   attention(inputs, options_of(problem, part), {.out = want}, context);
   // A row of out is a weighted mean of values, so the bound is relative to the largest value, which
-  // 1024 keys show well enough. Keys are axis 1 of pages [pages,page,G,E], else axis 2.
+  // is estimated from 1024 keys. Keys are axis 1 of pages [pages,page,G,E], else axis 2.
   const int keys = problem.block_tables.given() ? 1 : 2;
   const Index some = std::min<Index>(inputs.v.size(keys), 1024);
   return difference(got, want, forward_bound(problem, most_of(slice(inputs.v, keys, 0, some))));
 }
 
-// Views of `buffers` in place of the gradients that `like` has, in the order of views_of().
+// Returns `like`, but each gradient that it has is replaced by a view of one of `buffers`, in the
+// order of views_of().
 ScoreGradient with_buffers(const ScoreGradient& like, std::span<Tensor> buffers) {
   ScoreGradient gradient = like;
   for_each_alternative<Score>([&]<class S>() {
@@ -218,7 +222,7 @@ ScoreGradient with_buffers(const ScoreGradient& like, std::span<Tensor> buffers)
   return gradient;
 }
 
-// The names of the gradients in views_of(), which has one for each parameter that the score has.
+// Names for the gradients that views_of() returns: one for each parameter that the score has.
 std::vector<std::string> names_of(const Score& score) {
   std::vector<std::string> names;
   const auto add = [&]<class S>(const S& one) {
@@ -230,9 +234,9 @@ std::vector<std::string> names_of(const Score& score) {
   return names;
 }
 
-// Compares those gradients that the part determines: of queries if it has all keys, of keys and
-// values if it has all queries, of the bias if it has all batch entries, and of parameters if it is
-// the whole problem.
+// Compares those gradients that the part determines: of queries if the part has all keys, of keys
+// and values if it has all queries, of the bias if it has all batch entries, and of parameters if
+// it is the whole problem.
 std::string backward_fault(const Problem& problem, const std::vector<View>& results,
                            const Part& part) {
   const Shape& s = problem.shape;
@@ -282,11 +286,11 @@ std::string fault_in(const Problem& problem, const std::vector<View>& results, c
 }  // namespace
 
 std::string fault_of(const Problem& problem, const std::vector<View>& results) {
-  // For these amounts of work the reference takes less than a tenth of a second, or about one
+  // With less work than this, the reference takes less than a tenth of a second, or about one
   // second with tanh.
   const double most_work = units_of(problem) > 0 ? 0x1p24 : 0x1p26;
   const Know know = knowledge_of(problem.options);
-  const Know most = problem.pass == Pass::kForward ? Know::kDistance : Know::kNumbers;
+  const Know most = problem.pass == Pass::kForward ? Know::kDistance : Know::kIndices;
   if (work_of(problem) < most_work || know > most) {
     return fault_in(problem, results, whole_of(problem.shape));
   }

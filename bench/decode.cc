@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Groups of calls with one query: over many keys, which are bound by memory, and over few keys,
-// which are bound by the overhead of a call.
+// Two groups of calls with one query: "decode" over many keys, bound by reads of memory, and
+// "small" over few keys, bound by the overhead of a call.
 #include <algorithm>
 #include <string>
 
@@ -16,7 +16,7 @@ struct DecodeCase {
   DType dtype;
   Index D;
   Index queries;  // query heads for each key head
-  double share;   // the target, as a share of a plain read of the same bytes
+  double share;   // the target: the rate as a share of a plain read's of the same bytes
 };
 constexpr DecodeCase kDecode[] = {
     {DType::kFloat32, 64, 1, 0.92},   {DType::kFloat32, 64, 4, 0.86},
@@ -30,8 +30,8 @@ constexpr DecodeCase kDecode[] = {
     {DType::kQ8, 128, 4, 0.70},       {DType::kQ8, 128, 8, 0.70},
 };
 
-// The number of key heads of calls with keys in pages: serving engines store the keys of all heads
-// of a token together. Calls with keys in pages have no targets, so `share` is not read.
+// Calls with keys in pages have 8 key heads, since serving engines store the keys of all heads of a
+// token together. These calls have no targets, so `share` is not read.
 constexpr Index kPagedHeads = 8;
 constexpr DecodeCase kPaged[] = {
     {DType::kFloat32, 64, 1, 0},   {DType::kFloat32, 128, 1, 0}, {DType::kFloat32, 128, 4, 0},
@@ -44,8 +44,8 @@ std::string decode_name(Index Tk, Index G, const DecodeCase& x, const std::strin
   return fmt::format("decode/T{}-{}D{}-queries{}{}{}", Tk, heads, x.D, x.queries, type, order);
 }
 
-// The number of batch entries whose keys and values are four times the last-level cache, but at
-// most `most` bytes.
+// The number of batch entries, at least 1, whose keys and values take four times the bytes of the
+// last-level cache, but at most `most` bytes. Tk counts the keys of all heads of an entry.
 Index entries_for(Index Tk, const DecodeCase& x, double most) {
   const double wanted = std::min(most, 4 * static_cast<double>(last_cache_bytes()));
   const Index elements = x.dtype == DType::kQ8 ? x.D / BlockQ8::kNumbers : x.D;  // of a key
@@ -53,7 +53,7 @@ Index entries_for(Index Tk, const DecodeCase& x, double most) {
   return std::max<Index>(1, static_cast<Index>(wanted / each));
 }
 
-// Measures keys in pages, and the same keys in one array, ordered by head and by token.
+// Measures the same keys in one array ordered by head, in one ordered by token, and in pages.
 void run_decode_in_pages(Session& session, Index page) {
   const Index Tk = std::max<Index>(session.length(16384) / page, 2) * page;
   for (const DecodeCase& x : kPaged) {
@@ -89,7 +89,7 @@ void run_decode(Session& session) {
   }
 }
 
-// Measures the overhead of a call by the smallest example of the four documents.
+// Measures the overhead of a call, about as small as the smallest example of docs/seeds.md.
 void run_small(Session& session) {
   constexpr double kTarget = 1e-6;
   Problem problem = make_problem({.B = 2, .Tq = 1, .Tk = 10, .D = 2});

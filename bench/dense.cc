@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The group of the layers' matrix products in float32, with shapes of training the translator and
-// large ones; and of GRUs, which are products in steps.
+// The group "dense": matrix products of layers in float32, with shapes of the translator's training
+// and with large ones; and GRUs, whose steps are products.
 #include <span>
 
 #include <fmt/format.h>
@@ -54,7 +54,8 @@ std::string name_of(const Size3& s, const char* what) {
   return fmt::format("dense/{}x{}x{}-{}", s.rows, s.in, s.out, what);
 }
 
-// Every variant of the first peer that supports the product. Allocates `result` and writes to it.
+// Every variant of the first peer that supports the product. Allocates `result`, to which the
+// variants write.
 std::vector<PeerTask> peers_of(const Session& session, Product& product, Tensor& result,
                                int threads) {
   std::vector<PeerTask> tasks;

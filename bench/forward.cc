@@ -12,7 +12,7 @@ namespace {
 struct ForwardTarget {
   Index T;
   Index D;
-  double share;
+  double share;  // of the multiply-add peak
 };
 
 constexpr ForwardTarget kPlain[] = {
@@ -31,7 +31,7 @@ void share_forward(Session& session, const Wanted& wanted, const Shape& shape,
 
 // ---- widths ---------------------------------------------------------------------------------
 
-// A width and the round width whose rate per multiply-add it is compared with.
+// A width D and a round width, whose multiply-adds per second are compared.
 struct Neighbours {
   Index D;
   Index round;
@@ -39,7 +39,7 @@ struct Neighbours {
 // Widths that must not be much slower than a round width near them.
 constexpr Neighbours kNeighbours[] = {{63, 64}, {65, 64}, {80, 64}, {96, 128}, {100, 128}};
 constexpr double kNeighbourShare = 0.7;
-constexpr double kTenth = 0.1;  // share of the usual time, since there are 256 rows
+constexpr double kTenth = 0.1;  // of the usual measuring time, since there are 256 rows
 constexpr Index kMostWidth = 256;
 constexpr Index kRoundWidth = 64;
 
@@ -52,7 +52,7 @@ void run_width(Session& session, const Neighbours& widths, std::optional<double>
   session.against({name, target, 1, target ? 1 : kTenth}, problem, round, Figure::kPerMultiply);
 }
 
-// Adds a row that repeats the row with the lowest figure among the widths from `least` on.
+// Adds a copy of the row with the lowest figure among the widths from `least` on.
 void add_worst(Session& session, const std::string& name, Index least) {
   const Row* worst = nullptr;
   for (Index D = least; D <= kMostWidth; ++D) {
@@ -81,7 +81,7 @@ void run_forward(Session& session) {
     share_forward(session, {"forward/" + name_of(shape) + "-causal", target.share}, shape, causal);
   }
   for (const Index D : {64, 128}) {
-    constexpr double kShare = 0.75;  // of the peak of BF16 products, or of float32 without them
+    constexpr double kShare = 0.75;  // of the peak of BF16 products, or else of float32
     Shape narrow = square(session.length(2048), D);
     narrow.dtype = DType::kBFloat16;
     share_forward(session, {"forward/" + name_of(narrow) + "-bfloat16", kShare}, narrow, {});

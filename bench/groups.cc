@@ -11,29 +11,29 @@ namespace qkv::bench {
 namespace {
 
 constexpr Group kGroups[] = {
-    {"forward", "plain and causal calls, by length and width", run_forward, Choice::kUnlessTold},
+    {"forward", "plain and causal calls, by length and width", run_forward, Choice::kByDefault},
     {"backward",
      "gradients, by length and width, and the cost of options relative to plain gradients",
-     run_backward, Choice::kUnlessTold},
+     run_backward, Choice::kByDefault},
     {"widths", "every width from 1 to 256", run_widths, Choice::kWhenNamed},
     {"options", "the cost of each option relative to the plain call", run_options,
-     Choice::kUnlessTold},
+     Choice::kByDefault},
     {"custom", "the cost of a custom score or mask relative to the plain call", run_custom,
-     Choice::kUnlessTold},
+     Choice::kByDefault},
     {"sums", "entropy and sums of weights besides out, relative to the plain call", run_sums,
-     Choice::kUnlessTold},
+     Choice::kByDefault},
     {"values", "scores far apart, relative to the same call with scores close together", run_values,
-     Choice::kUnlessTold},
+     Choice::kByDefault},
     {"decode", "one query over many keys, relative to a plain read of them", run_decode,
-     Choice::kUnlessTold},
-    {"many", "many small heads, forward and backward", run_many, Choice::kUnlessTold},
-    {"threads", "one head on all threads", run_threads, Choice::kUnlessTold},
+     Choice::kByDefault},
+    {"many", "many small heads, forward and backward", run_many, Choice::kByDefault},
+    {"threads", "one head on all threads", run_threads, Choice::kByDefault},
     {"additive", "additive scores, forward and backward, by shape", run_additive,
-     Choice::kUnlessTold},
-    {"bilinear", "bilinear scores relative to the plain call", run_bilinear, Choice::kUnlessTold},
+     Choice::kByDefault},
+    {"bilinear", "bilinear scores relative to the plain call", run_bilinear, Choice::kByDefault},
     {"dense", "products of layers and GRUs, forward and backward, by shape", run_dense,
-     Choice::kUnlessTold},
-    {"small", "the overhead of the smallest call", run_small, Choice::kUnlessTold},
+     Choice::kByDefault},
+    {"small", "the overhead of the smallest call", run_small, Choice::kByDefault},
 };
 
 std::string valid_names() {
@@ -56,7 +56,7 @@ std::vector<Group> chosen_groups(const std::vector<std::string>& names) {
   std::vector<Group> chosen;
   for (const Group& group : kGroups) {
     const bool named = std::ranges::find(names, group.name) != names.end();
-    if (names.empty() ? group.choice == Choice::kUnlessTold : named) chosen.push_back(group);
+    if (names.empty() ? group.choice == Choice::kByDefault : named) chosen.push_back(group);
   }
   return chosen;
 }

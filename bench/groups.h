@@ -12,7 +12,7 @@
 namespace qkv::bench {
 
 // Whether a group runs by default or only if it is named.
-enum class Choice { kUnlessTold, kWhenNamed };
+enum class Choice { kByDefault, kWhenNamed };
 
 // A group of rows to measure, with its name and description in the help.
 struct Group {

@@ -5,14 +5,14 @@
 #include "problem.h"
 #include "session.h"
 
-// The group of many small heads, as encoders and translators have: B heads of T queries and T keys
-// of width 64.
+// The group "many": many small heads, as encoders and translators have. B heads of T queries and T
+// keys are 64 channels wide.
 namespace qkv::bench {
 namespace {
 
 constexpr Index kLengths[] = {16, 32, 64, 128, 512};
 
-// The numbers of heads. They are measured on one thread and, if there are several, on all threads.
+// The numbers of heads. Each is measured on one thread; numbers above 1 also on all threads.
 constexpr Index kHeads[] = {1, 8, 64, 256};
 
 void run_case(Session& session, Index T, Index heads, int threads, bool backward) {
@@ -20,7 +20,7 @@ void run_case(Session& session, Index T, Index heads, int threads, bool backward
   Shape shape = square(session.length(T), 64);
   shape.B = heads;
   Problem problem = make_problem(shape);
-  if (backward) turn_backward(problem);
+  if (backward) make_backward(problem);
   const std::string name = fmt::format("many/B{}-T{}{}{}", heads, T, backward ? "-backward" : "",
                                        threads > 1 ? "-threads" : "");
   session.share_of_peak({name, std::nullopt, threads, kEffort}, problem);
@@ -32,7 +32,7 @@ void run_many(Session& session) {
   for (const bool backward : {false, true}) {
     for (const Index T : kLengths) {
       for (const Index heads : kHeads) {
-        // Long heads are measured by other groups.
+        // Other groups measure long heads.
         if (T == 512 && heads > 8) continue;
         // A quick run has only the shortest length and up to 8 heads, since the others run the same
         // code.

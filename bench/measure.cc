@@ -28,7 +28,8 @@ Sample burst(const Subject& subject, long repetitions) {
   return {(wall_now() - wall) / count, (cpu_now() - cpu) / count};
 }
 
-// The number of repetitions that fill a burst, found by doubling. The caches are warm afterwards.
+// The number of repetitions that fill a burst of `seconds`, found by doubling. The caches are warm
+// afterwards.
 long repetitions_of(const Subject& subject, double seconds) {
   subject.run();
   long repetitions = 1;
@@ -48,7 +49,7 @@ double time_of(const Sample& sample, Clock clock) {
 
 std::vector<Series> alternate(std::span<const Subject> subjects, const Effort& effort) {
   std::vector<long> repetitions;
-  double round = 0;
+  double round = 0;  // seconds of a round
   for (const Subject& subject : subjects) {
     repetitions.push_back(repetitions_of(subject, effort.burst));
     round += static_cast<double>(repetitions.back()) * burst(subject, 1).wall;
@@ -88,7 +89,7 @@ Summary summarise(const Series& series, Clock clock) {
 
 Clock steadier(std::span<const Series> series, int threads) {
   if (threads > 1) return Clock::kWall;
-  constexpr double kMostApart = 1.01;  // more means that another process had the processor
+  constexpr double kMostApart = 1.01;  // a larger ratio: another process had the processor
   double wall = 0;
   double cpu = 0;
   for (const Series& one : series) {
@@ -111,8 +112,8 @@ Ratio ratio_of(const Series& a, const Series& b, Clock clock) {
   const double median = median_of(ratios);
   const std::size_t quarter = ratios.size() / 4;
   const double distance = ratios[ratios.size() - 1 - quarter] - ratios[quarter];
-  // For normal ratios half the interquartile range is 0.6745 standard deviations, and the error of
-  // the median is 1.2533 standard deviations over the root of the number of ratios.
+  // If ratios are normally distributed, half the interquartile range is 0.6745 standard deviations,
+  // and the error of the median is 1.2533 standard deviations over the root of their number.
   const double spread = distance / 2 / median;
   const double error = 1.2533 / 0.6745 * spread / std::sqrt(static_cast<double>(ratios.size()));
   return {median, spread, error};

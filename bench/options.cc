@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Groups that compare calls with options, be they built in or the user's own, with the plain call.
+// Groups that compare calls with options, user functions or other results with the plain call:
+// "options", "custom" and "sums"; and the options in the group "backward".
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
@@ -23,11 +24,11 @@ struct OptionCase {
 constexpr Index kLength = 2048;
 constexpr Index kWidth = 64;
 
-// A mask of random booleans, of which three of four are true.
+// A mask of random booleans, three quarters of which are true.
 View random_mask(Problem& problem, const Dims& dims) {
   const View numbers = problem.add_random(dims, 4);
   const View mask = problem.add(DType::kBool, dims);
-  constexpr float kQuartile = -0.866F;  // the first quartile of the uniform numbers
+  constexpr float kQuartile = -0.866F;  // a quarter of the uniform numbers are smaller
   for (Index n = 0; n < mask.element_count(); ++n) {
     mask.as<bool>()[n] = numbers.as<float>()[n] > kQuartile;
   }
@@ -58,7 +59,7 @@ void add_cap(Problem& p) { p.options.softcap = 30; }
 
 void add_bias(Problem& p) { p.options.bias = p.add_random({p.shape.Tq, p.shape.Tk}, 5); }
 
-// One key in each 128 keys is padding.
+// In each 128 keys, the key at kPadded is padding.
 constexpr Index kPaddedEach = 128;
 constexpr Index kPadded = 77;
 void add_padding(Problem& p) {
@@ -97,7 +98,7 @@ constexpr OptionCase kOptions[] = {
     {"far-apart", std::nullopt, [](Problem& p) { p.options.scale = 8; }},
 };
 
-// ---- the user's own -------------------------------------------------------------------------
+// ---- user functions -------------------------------------------------------------------------
 
 void add_arithmetic(Problem& p) {
   p.options.mods = {score_mod([](auto s, At) { return s * 0.5F + 0.25F; })};
@@ -142,7 +143,7 @@ void add_precomputed_documents(Problem& p) {
   p.options.masks = {precompute(plain, p.shape.Tq, p.shape.Tk)};
 }
 
-// ---- the user's own, as expressions ---------------------------------------------------------
+// ---- user functions as expressions ----------------------------------------------------------
 
 void add_decay_expression(Problem& p) {
   const Symbols x;
@@ -156,7 +157,8 @@ void add_table_expression(Problem& p) {
   p.options.mods = {score_mod(x.s + table(x.h, x.j - x.i + p.shape.Tq))};
 }
 
-// A table of 32 numbers for each head, read at the bucket of each distance.
+// Adds a number of a table to the score: each head has 32 numbers, and each distance has a bucket
+// that selects one of them.
 void add_gather_expression(Problem& p) {
   constexpr Index kBuckets = 32;
   const Symbols x;
@@ -214,7 +216,7 @@ constexpr OptionCase kCustom[] = {
     {"documents-expression", kDocumentsTarget, add_documents_expression},
 };
 
-// Options that the backward pass differentiates or repeats; a bias has a gradient of its own.
+// Options whose cost is measured in the backward pass. A bias also gets its gradient, dbias.
 constexpr OptionCase kBackward[] = {
     {"dropout", kOptionTarget, add_dropout},
     {"mask", kOptionTarget, add_mask},
@@ -233,11 +235,11 @@ constexpr OptionCase kBackward[] = {
 
 // ---- sums of weights ------------------------------------------------------------------------
 
-View rows_of(Problem& p, Index T) { return p.add(DType::kFloat32, {p.shape.B, p.shape.H, T}); }
+View buffer_of(Problem& p, Index T) { return p.add(DType::kFloat32, {p.shape.B, p.shape.H, T}); }
 
-void add_entropy(Problem& p) { p.besides.entropy = rows_of(p, p.shape.Tq); }
-void add_column_sums(Problem& p) { p.besides.column_sums = rows_of(p, p.shape.Tk); }
-void add_value_sums(Problem& p) { p.besides.value_sums = rows_of(p, p.shape.Tk); }
+void add_entropy(Problem& p) { p.besides.entropy = buffer_of(p, p.shape.Tq); }
+void add_column_sums(Problem& p) { p.besides.column_sums = buffer_of(p, p.shape.Tk); }
+void add_value_sums(Problem& p) { p.besides.value_sums = buffer_of(p, p.shape.Tk); }
 void add_pooled(Problem& p) {
   p.besides.pooled = p.add(DType::kFloat32, {p.shape.B, p.shape.H, 64, 64});
 }
@@ -248,12 +250,12 @@ void add_all_sums(Problem& p) {
   add_pooled(p);
 }
 
-// The sums over the last queries, by which a cache decides which keys to evict.
+// Sums over the last 32 queries, as used to decide which keys a cache evicts.
 void add_recent_sums(Problem& p) {
   const View rows = p.add(DType::kInt64, {32});
   for (Index r = 0; r < 32; ++r) rows.as<std::int64_t>()[r] = p.shape.Tq - 32 + r;
-  p.besides.column_sums = {rows, rows_of(p, p.shape.Tk)};
-  p.besides.value_sums = rows_of(p, p.shape.Tk);
+  p.besides.column_sums = {rows, buffer_of(p, p.shape.Tk)};
+  p.besides.value_sums = buffer_of(p, p.shape.Tk);
 }
 
 constexpr double kSumsTarget = 2;
@@ -270,11 +272,11 @@ void run_beside_plain(Session& session, const std::string& group, const OptionCa
                       Pass pass = Pass::kForward) {
   const Shape shape = square(session.length(kLength), kWidth);
   Problem plain = make_problem(shape);
-  if (pass == Pass::kBackward) turn_backward(plain);
+  if (pass == Pass::kBackward) make_backward(plain);
   for (const OptionCase& one : cases) {
     Problem problem = make_problem(shape);
     one.apply(problem);
-    if (pass == Pass::kBackward) turn_backward(problem);
+    if (pass == Pass::kBackward) make_backward(problem);
     session.against({group + "/" + std::string(one.name), one.target}, problem, plain,
                     Figure::kPlainRatio);
   }

@@ -11,13 +11,13 @@
 namespace qkv::bench {
 namespace {
 
-// Runs one task for each thread, at the same time once all threads are awake.
+// Runs one task for each thread; all at the same time if all threads are awake.
 class Team {
  public:
   explicit Team(int threads)
       : threads_(threads), executor_(threads == 1 ? Executor() : Executor::threads(threads)) {}
 
-  // Calls task(n) for n from 0 to threads() - 1. Threads that are awake run the calls at once.
+  // Calls task(n) for n from 0 to threads() - 1.
   template <class Task>
   void run(const Task& task) const {
     const auto body = [](void* state, Index n) { (*static_cast<const Task*>(state))(n); };
@@ -74,7 +74,7 @@ Read widest_read() {
   return read_plain;
 }
 
-// Part n of an array that is split into `parts` equal parts.
+// Part n of an array that is split into `parts` equal parts; a remainder is left out.
 Bytes part_of(Bytes bytes, Index n, int parts) {
   const std::size_t size = bytes.size() / static_cast<std::size_t>(parts);
   return bytes.subspan(static_cast<std::size_t>(n) * size, size);

@@ -16,7 +16,8 @@
 namespace qkv::bench {
 namespace {
 
-// The next random number by splitmix64 (Steele, Lea, Flood 2014), fast enough for a gigabyte.
+// The next random number by splitmix64 (Steele, Lea, Flood 2014), fast enough for a gigabyte of
+// numbers.
 std::uint64_t next(std::uint64_t& state) {
   std::uint64_t z = state += 0x9e3779b97f4a7c15U;
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9U;
@@ -30,7 +31,7 @@ using Number = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
 template <class T>
 void fill_with(const View& view, std::uint64_t seed, double deviation) {
-  const double scale = deviation * 2 * std::sqrt(3.0) * 0x1p-32;  // uniform
+  const double scale = deviation * 2 * std::sqrt(3.0) * 0x1p-32;  // numbers are uniform
   T* values = view.as<T>();
   for (Index n = 0; n < view.element_count(); ++n) {
     const double word = static_cast<double>(next(seed) >> 32) - 0x1p31;
@@ -38,7 +39,7 @@ void fill_with(const View& view, std::uint64_t seed, double deviation) {
   }
 }
 
-// The keys that a row may attend to, from `first` to before `end`.
+// The keys that a row may attend to: [first, end), or none if end <= first.
 struct Reach {
   Index first = 0;
   Index end = 0;
@@ -67,7 +68,7 @@ Reach reach_of(Index i, Index Tk, Index o, const Options& options) {
   return reach;
 }
 
-// Adds a buffer for the gradient of an array, if it is given.
+// Adds a buffer for the gradient of `source`; returns an empty view if `source` is not given.
 View gradient_of(Problem& problem, const ConstView& source) {
   return source.given() ? problem.add(source.dtype(), source.shape()) : View();
 }
@@ -205,7 +206,7 @@ void score_bilinear(Problem& problem) {
   problem.options.scale = projecting;
 }
 
-void turn_backward(Problem& problem) {
+void make_backward(Problem& problem) {
   const Shape& s = problem.shape;
   if (s.dtype == DType::kQ8) {
     throw Error("bench", "dtype", "is q8, but keys and values of q8 have no backward pass");
@@ -243,8 +244,8 @@ double live_pairs(Index Tq, Index Tk, const Options& options) {
 }
 
 bool has_score_alone(const Problem& problem) {
-  // An option that is new in Options does not compile until it is named here. The diagonal changes
-  // nothing without the options that are excluded below.
+  // If Options gets a new member, this line does not compile until the member is named here. The
+  // diagonal changes nothing without the options that are excluded below.
   const auto& [qk_norm, rotary, score, scale, softcap, mods, bias, diagonal, alibi, masks, sinks,
                dropout] = problem.options;
   bool has_others = problem.block_tables.given();

@@ -93,7 +93,7 @@ void score_bilinear(Problem& problem);
 std::vector<View> views_of(const ScoreGradient& gradient);
 // Makes a problem the backward pass of its call, for a random dout. The options must be set before.
 // Throws Error for q8, which has no backward pass.
-void turn_backward(Problem& problem);
+void make_backward(Problem& problem);
 
 // The offset o of the options' diagonal, j = i + o.
 Index offset_of(Index Tq, Index Tk, const Options& options);

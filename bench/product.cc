@@ -27,7 +27,7 @@ double bound_of(Index length, double largest) {
   return 8 * std::sqrt(static_cast<double>(length)) * 0x1p-24 * largest;
 }
 
-// The product that gives only `count` rows of the result of `whole`, from `first`.
+// The product whose result is `count` rows of the result of `whole`, from row `first` on.
 Product part_of(const Product& whole, Index first, Index count) {
   const bool weight = whole.gives == Gives::kWeightGradient;
   Product part(whole.gives, weight ? whole.rows : count, whole.in, weight ? count : whole.out);
@@ -57,8 +57,8 @@ Product::Product(Gives which, Index row_count, Index inputs, Index outputs)
   const auto width = static_cast<double>(gives == Gives::kInputGradient ? outputs : inputs);
   fill_random(layer.parameters().weight, 3, 1 / std::sqrt(width));
   fill_random(layer.parameters().bias, 4);
-  Tensor& made = gives == Gives::kWeightGradient ? gradients.weight : result;
-  made = Tensor(DType::kFloat32, dims_of_result(*this));
+  Tensor& written = gives == Gives::kWeightGradient ? gradients.weight : result;
+  written = Tensor(DType::kFloat32, dims_of_result(*this));
 }
 
 double work_of(const Product& p) {

@@ -13,10 +13,10 @@ namespace {
 
 constexpr const char* kExplanation =
     R"(n: bursts; time: the median of a call; spread: (best - median) / best of the rates; clock: wall
-time, or of one thread its CPU time where that spread less or wall time is over 1 % longer. A share
-is relative to the best of at least 20 bursts that alternated with the call; it is noisy if these
-spread more than 3 %. Ratios, and shares of a read, are medians over bursts; such a share is noisy
-if the median's standard error is more than 1 %.
+time, or for one thread CPU time if this spread less or wall time is over 1 % longer. A share of the
+peak is relative to the best of at least 20 bursts of the peak, which alternated with the call; it
+is noisy if these spread more than 3 %. Ratios, and shares of a read, are medians over bursts; a
+share of a read is noisy if the median's standard error is more than 1 %.
 (i,j,u): each unit of each additive score, B H Tq Tk U in a call, forward or backward.)";
 
 std::string bytes_text(double bytes) {

@@ -24,7 +24,7 @@ Bytes bytes_of(const View& view) {
   return {static_cast<const std::byte*>(view.data()), size};
 }
 
-// Sets results to 0, so that a call that does not write them is found.
+// Sets results to 0, so that the check finds a call that does not write them.
 void clear(const std::vector<View>& results) {
   for (const View& view : results) std::memset(view.data(), 0, bytes_of(view).size());
 }
@@ -34,7 +34,7 @@ void set_base(const Series& series, double work, Row& row) {
   row.base_work = work;
 }
 
-// Sets the times of the row's peers. The first series is the row's own, those of the peers follow.
+// Sets the times of the row's peers. `series` has the row's own call first, then its peers.
 void set_peer_times(std::span<const Series> series, Row& row) {
   for (std::size_t n = 0; n < row.peers.size(); ++n) {
     const Series& theirs = series[n + 1];
@@ -146,7 +146,7 @@ void Session::time_beside_peak(const Wanted& wanted, DType dtype, std::vector<Su
   time(wanted, subjects, std::move(row), [&](std::span<const Series> series, Row& to) {
     set_peer_times(series, to);
     if (work == 0) return;
-    // The share is relative to the best burst of the peak. There is none if the peak is noisy.
+    // The share is relative to the best burst of the peak. A noisy peak gives no share.
     set_base(series.back(), work, to);
     if (!is_noisy(to.base)) to.value = rate(to.work, to.time.median) / rate(work, to.base.best);
   });
@@ -161,8 +161,8 @@ void Session::share_of_read(const Wanted& wanted, Problem& problem) {
        [&](std::span<const Series> series, Row& to) {
          set_base(series[1], peak.work, to);
          // The memory's rate changes from second to second, by a third and more, with the load of
-         // the machine's other guests. So each burst is compared with the read of its round, and
-         // there is a share only if the error of the median is small.
+         // the host's other virtual machines. So each burst is compared with the read in its round,
+         // and there is a share only if the error of the median is small.
          constexpr double kMostError = 0.01;
          const Ratio ratio = ratio_of(series[1], series[0], to.clock);
          to.figure_spread = ratio.error;
@@ -178,7 +178,7 @@ void Session::against(const Wanted& wanted, Problem& problem, Problem& base, Fig
          set_base(series[1], work_of(base), to);
          const Ratio ratio = ratio_of(series[0], series[1], to.clock);
          to.figure_spread = ratio.spread;
-         // Figures for which more is better compare rates, since the work of the calls differs.
+         // Figures for which more is better compare rates, since the calls differ in work.
          const bool times = form_of(figure).aim == Aim::kAtMost;
          const double value = times ? ratio.median : to.work / to.base_work / ratio.median;
          if (!is_noisy(ratio)) to.value = value;

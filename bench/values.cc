@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The group that compares calls whose weights are of every size with calls whose weights are alike.
+// The group "values" compares calls whose weights are of every size with calls of similar weights.
 // No call may be slow because of its values, as it would be if it computed with subnormal numbers.
 #include <algorithm>
 #include <cmath>
@@ -15,7 +15,7 @@
 namespace qkv::bench {
 namespace {
 
-// An option with two values: one by which many weights vanish, and a harmless one.
+// An option with two values: `value`, by which many weights vanish, and `harmless`.
 struct ValueCase {
   std::string name;
   void (*apply)(Problem& problem, float value);
@@ -38,7 +38,7 @@ void set_decay(Problem& p, float slope) {
   p.options.mods = {score_mod([slope](auto s, At at) { return s - slope * abs(at.i - at.j); })};
 }
 
-// Adds a bias to every other 64 keys.
+// Adds `bias` to the scores of every second block of 64 keys.
 void set_bias(Problem& p, float bias) {
   const View all = p.add(DType::kFloat32, {p.shape.Tq, p.shape.Tk});
   for (Index n = 0; n < all.element_count(); ++n) {
@@ -47,11 +47,12 @@ void set_bias(Problem& p, float bias) {
   p.options.bias = all;
 }
 
-// A term that lifts lse above 16 whatever the factor. The backward pass then reads the keys once
-// more, for the correction c of docs/semantics.md, in both compared calls.
+// A term of the scores that makes lse larger than 16, whatever the factor is. So the backward pass
+// of both compared calls reads the keys once more, for the correction c
+// (docs/semantics.md#backward).
 constexpr float kLarge = 40;
 
-// Scores of deviation 30, capped at 30.
+// Raw scores have the standard deviation 30 and are capped at 30.
 void set_soft_cap(Problem& p, float factor) {
   constexpr double kDeviation = 30;
   p.options.softcap = kDeviation;
@@ -89,7 +90,7 @@ void run_case(Session& session, const ValueCase& one, Pass pass) {
   const auto problem_of = [&](float value) {
     Problem problem = make_problem(shape);
     one.apply(problem, value);
-    if (pass == Pass::kBackward) turn_backward(problem);
+    if (pass == Pass::kBackward) make_backward(problem);
     return problem;
   };
   Problem problem = problem_of(one.value);
@@ -105,8 +106,8 @@ void run_values(Session& session) {
   for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
     for (const ValueCase& one : cases()) {
       // A quick run has one case without and one with a soft-cap; the others run the same code.
-      const bool first = one.name == "alibi-0.5" || one.name == "soft-cap";
-      if (session.is_quick() && !first) continue;
+      const bool is_quick_case = one.name == "alibi-0.5" || one.name == "soft-cap";
+      if (session.is_quick() && !is_quick_case) continue;
       run_case(session, one, pass);
     }
   }

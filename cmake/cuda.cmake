@@ -2,7 +2,8 @@
 # nvcc, which compiles the CUDA kernels ahead of time. If it is missing, QKV_CUDA=ON is an error and
 # QKV_CUDA=AUTO becomes OFF. Nothing else of CUDA is needed: qkv opens the driver when it runs.
 
-# Sets `version` to that of an nvcc, "13.0.88", or to "" if the program does not run or is no nvcc.
+# Sets `version` to the version of the program `nvcc`, such as "13.0.88", or to "" if it is no nvcc
+# or does not run.
 function(qkv_nvcc_version version nvcc)
   execute_process(COMMAND ${nvcc} --version
     OUTPUT_VARIABLE text ERROR_QUIET RESULT_VARIABLE failed)
@@ -13,7 +14,7 @@ function(qkv_nvcc_version version nvcc)
   endif()
 endfunction()
 
-# For find_program: passes over an nvcc that is too old, and remembers it for the message.
+# For find_program: rejects an nvcc that is too old, and records it for the message.
 function(qkv_is_new_nvcc is_new nvcc)
   qkv_nvcc_version(version ${nvcc})
   if(version VERSION_LESS nvcc_minimum)
@@ -22,7 +23,7 @@ function(qkv_is_new_nvcc is_new nvcc)
   endif()
 endfunction()
 
-# Sets QKV_NVCC, nvcc_version, and `nvcc_problem` if no nvcc can be used.
+# Sets QKV_NVCC, nvcc_version and nvcc_problem: why no nvcc can be used, or "".
 macro(qkv_find_nvcc)
   set(nvcc_minimum 12.8)
   # scripts/cuda_env.sh installs an nvcc here, which is used if there is no other.

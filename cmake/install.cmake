@@ -22,13 +22,13 @@ write_basic_package_version_file(qkvConfigVersion.cmake COMPATIBILITY ${compatib
 install(FILES ${PROJECT_BINARY_DIR}/qkvConfig.cmake ${PROJECT_BINARY_DIR}/qkvConfigVersion.cmake
   DESTINATION ${config_dir})
 
-# pkg-config: a relative path to the prefix, so that an installed tree is relocatable; and the
-# link dependencies of a static library.
+# pkg-config: the prefix as a relative path, so that an installed tree can be moved; and what a
+# program that links a static library must link besides.
 file(RELATIVE_PATH pc_prefix /prefix/${pc_dir} /prefix)
 if(BUILD_SHARED_LIBS)
   set(pc_cflags " -DQKV_SHARED")
 else()
-  set(pc_libs " -pthread -ldl -lstdc++ -lm")  # the last two for programs in C
+  set(pc_libs " -pthread -ldl -lstdc++ -lm")  # -lstdc++ and -lm for programs in C
   set(pc_app_requires ", fmt, libzip, zlib, libutf8proc, sentencepiece")
 endif()
 configure_file(cmake/qkv.pc.in qkv.pc @ONLY)

@@ -3,7 +3,7 @@
 # and QKV_MPI=AUTO becomes OFF.
 
 if(QKV_MPI)
-  set(MPI_CXX_SKIP_MPICXX TRUE)  # the interface of C alone
+  set(MPI_CXX_SKIP_MPICXX TRUE)  # only MPI's interface for C is used
   find_package(MPI 3.0 QUIET COMPONENTS CXX)
   if(MPI_CXX_FOUND)
     message(STATUS "MPI: ${MPI_CXX_VERSION}, by ${MPI_CXX_COMPILER}")

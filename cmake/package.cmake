@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-# `cpack -G DEB`, which scripts/deb.sh calls, makes a Debian package of what is installed. It leaves
-# out qkv_mpi, since every user would have to install MPI. The package depends on the versions of
-# libraries on the machine that makes it, so it is for one release of Debian.
+# `cpack -G DEB`, which scripts/deb.sh calls, makes a Debian package of what is installed. The
+# package leaves out qkv_mpi, since every user would have to install MPI. It depends on the versions
+# of libraries on the machine that makes it, so it is for one release of Debian.
 
 set(package_dir ${PROJECT_SOURCE_DIR}/packaging/debian)
 set(package_out ${PROJECT_BINARY_DIR}/package)
 set(package_revision 1)
 set(package_maintainer "qkv <root@localhost>")
-if(NOT "$ENV{DEBEMAIL}" STREQUAL "")  # as Debian's own tools read it
+if(NOT "$ENV{DEBEMAIL}" STREQUAL "")  # Debian's own tools read it, too
   set(package_name "$ENV{DEBFULLNAME}")
   if(package_name STREQUAL "")
     set(package_name qkv)
@@ -46,7 +46,7 @@ install(FILES ${package_out}/changelog.Debian.gz ${package_out}/changelog.gz ${p
   DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT debian EXCLUDE_FROM_ALL)
 install(FILES ${package_out}/qkv.1.gz
   DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT debian EXCLUDE_FROM_ALL)
-# Licences of the headers that were compiled in.
+# Licences of libraries whose headers were compiled in.
 foreach(package libhwy-dev libcli11-dev nlohmann-json3-dev)
   install(FILES /usr/share/doc/${package}/copyright
     DESTINATION ${CMAKE_INSTALL_DOCDIR}/libraries RENAME ${package}

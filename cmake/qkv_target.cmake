@@ -2,7 +2,7 @@
 
 # Settings common to every target of the project: language, arithmetic, warnings.
 function(qkv_target target)
-  # An installed program finds the shared libraries in the same tree, wherever it is moved.
+  # An installed program finds the shared libraries in its tree, wherever the tree is moved.
   set(library_path "")
   if(BUILD_SHARED_LIBS)
     file(RELATIVE_PATH up /prefix/${CMAKE_INSTALL_BINDIR} /prefix/${CMAKE_INSTALL_LIBDIR})
@@ -18,13 +18,13 @@ function(qkv_target target)
     VISIBILITY_INLINES_HIDDEN ON
     POSITION_INDEPENDENT_CODE ON
     INSTALL_RPATH "${library_path}"
-    # Only files of a component are joined, whatever CMAKE_UNITY_BUILD says: not the kernels,
-    # which include themselves once for each CPU target.
+    # QKV_UNITY decides, not CMAKE_UNITY_BUILD, and joins only files of qkv_component(): not the
+    # kernels, which include themselves once for each CPU target.
     UNITY_BUILD ${QKV_UNITY}
     UNITY_BUILD_MODE GROUP)
   target_compile_options(${target} PRIVATE
     ${qkv_optimisation}
-    # The order of a sum is part of its meaning: no fused multiply-adds except explicit ones.
+    # The compiler must not fuse multiplications and additions, which would change the bits of sums.
     -ffp-contract=off
     -Wall -Wextra -Wpedantic
     # A switch that lacks an enumerator does not compile.
@@ -33,20 +33,20 @@ function(qkv_target target)
     $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor> $<$<COMPILE_LANGUAGE:CXX>:-Wold-style-cast>
     $<$<COMPILE_LANGUAGE:CXX>:-Woverloaded-virtual> -Wredundant-decls -Wshadow -Wundef
     $<$<COMPILE_LANGUAGE:C>:-Wstrict-prototypes>
-    # False positives on `"text" + std::string` (gcc bug 105651); may go with gcc 13.
+    # False positives on `"text" + std::string` (gcc bug 105651), not needed from gcc 13 on.
     $<$<AND:$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict>)
 endfunction()
 
-# Adds the files of a component (folder). With QKV_UNITY a component is one translation unit, so
-# that its headers are parsed and its templates instantiated once; a file with its own definitions
-# stays separate. A large component may be split into several units, by name; small ones may share
-# one.
+# Adds files of a component (folder) to a target. With QKV_UNITY the files with the same `component`
+# are one translation unit, so that headers are parsed and templates instantiated once; a file with
+# its own compile definitions stays separate. The files of a large component may be divided among
+# several names; small components may share a name.
 function(qkv_component target component)
   target_sources(${target} PRIVATE ${ARGN})
   set_source_files_properties(${ARGN} TARGET_DIRECTORY ${target} PROPERTIES UNITY_GROUP ${component})
 endfunction()
 
-# A library of the project: its public interface, and its shared form.
+# Settings of a library of the project: its include folders, and its form as a shared library.
 function(qkv_library target)
   qkv_target(${target})
   target_sources(${target} PRIVATE ${PROJECT_SOURCE_DIR}/include/qkv/export.h)

@@ -5,7 +5,7 @@
 set -euo pipefail
 source "$(dirname "$0")/env.sh"
 
-# The CPU in the form of a file name: "intel-r-xeon-r-processor-6-167"; "unknown" without a name.
+# Prints the CPU's name for a file name: "intel-r-xeon-r-processor-6-167", or "unknown".
 cpu_slug() {
   awk -F': ' '
     /^model name/ && !name { name = $2 }
@@ -15,7 +15,7 @@ cpu_slug() {
     tr '[:upper:]' '[:lower:]' | tr -cs 'a-z0-9\n' '-' | sed 's/^-*//; s/-*$//; s/^$/unknown/'
 }
 
-# The commit, followed by "-dirty" if files differ from it.
+# Prints the commit, followed by "-dirty" if files differ from it.
 commit() {
   git describe --always --dirty --abbrev=12 --match='' 2>/dev/null || echo unknown
 }

@@ -6,9 +6,9 @@ usage: benchmarks.py            print the tables of every page
        benchmarks.py --write    write them into the pages
        benchmarks.py --check    exit 1 if a page has another table than its measurements give
 
-A table stands between <!-- table: NAME --> and <!-- end -->. PAGES names the machine of each page,
-with which the names of its files in bench/results/ begin. A new machine is a new page with the same
-marks.
+A table stands between <!-- table: NAME --> and <!-- end -->. PAGES names the machine of each page:
+the beginning of the names of its files in bench/results/. A new machine gets a new page with the
+same marks.
 """
 
 import json
@@ -39,7 +39,7 @@ class Results:
         return self.reports[report]
 
     def value(self, report, row, key):
-        """A number, or None where it was too noisy to be kept or was not measured."""
+        """A number, or None if it was too noisy to be recorded or was not measured."""
         value = self.rows(report)[row]
         for part in key.split("/"):
             value = value.get(part) if isinstance(value, dict) else None
@@ -110,7 +110,7 @@ def models(r):
          f"{llama}, 1 x 2048 tokens, bfloat16 autocast: {step}"),
         ("training, BERT, padding, dropout 0.1, 4 x 512 tokens",
          f"BERT, padding, dropout 0.1, 4 x 512 tokens, float32: {step}"),
-        ("`generate()`, Llama, 128 tokens after 64",
+        ("`generate()`, Llama, 128 new tokens after 64",
          "Llama, 128 tokens after 64, dynamic cache: generate()"),
     ):  # fmt: skip
         yield [
@@ -123,7 +123,7 @@ LIBRARIES = ("PyTorch", "ONNX Runtime", "OpenVINO", "JAX", "llama.cpp")
 
 
 def measured(r, report, names):
-    """The names of packages that a report has."""
+    """The packages among `names` that a report has."""
     rows = r.rows(report).values()
     return [name for name in names if any(name in row["ratios"] for row in rows)]
 
@@ -167,12 +167,13 @@ def decode(r):
     def share(n, suffix=""):
         return r.value("decode", f"decode/T16384-D128-queries{n}{suffix}", "share_of_read")
 
-    # The time relative to float32, from the bytes of a number and the shares of the rate of reads.
+    # The time relative to float32. It is proportional to the bytes of a number (`size`) over the
+    # share of the rate of reads.
     def time(n, suffix, size):
         own, float32 = share(n, suffix), share(n)
         return "noisy" if own is None or float32 is None else f"{size / 4 * float32 / own:.2f}"
 
-    # The bytes of a number; the 34 bytes of a q8 block hold 32 numbers.
+    # 34 bytes of a q8 block hold 32 numbers.
     for dtype, suffix, size in (
         ("bfloat16", "-bfloat16", 2),
         ("float16", "-float16", 2),
@@ -283,7 +284,7 @@ def expressions(r):
         "relative": "`s + table[h, j - i + T - 1]`",
         "t5": "`s + buckets[h, bucket[j - i + T - 1]]`",
         "soft-cap": "`20 * tanh(s / 20)`",
-        "causal": "`j <= i`, of the causal call",
+        "causal": "`j <= i`",
         "documents": "`document[i] == document[j]`, four documents",
         "dilated": "`j <= i and (i - j) % 4 == 0`",
     }
@@ -320,7 +321,7 @@ def updated(text, machine, root=ROOT):
 
 
 def faults(root=ROOT):
-    """Pages whose tables are not those of bench/results/, as text."""
+    """Texts that name the pages whose tables are not those of bench/results/."""
     found = []
     for name, machine in PAGES.items():
         text = (root / "docs" / name).read_text(encoding="utf-8")

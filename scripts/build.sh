@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Usage: scripts/build.sh PRESET [TARGET...]
-# Configures and builds a preset: everything with its tests, or only the named targets. The compiler
-# output is in build/logs (scripts/quietly.sh).
+# Configures and builds a preset: everything with its tests, or only the named targets. The
+# compiler's output is written to build/logs (scripts/quietly.sh).
 # The environment variable QKV_CUDA, ON or OFF, sets the option of that name in preset "release".
 set -euo pipefail
 source "$(dirname "$0")/env.sh"

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Usage: scripts/check.sh [--quick | STEP...]
-# One STEP is run alone. Its last line has a count; zero is a failure, unless the step says that it
-# skipped what it counts.
-# Several steps are run one after the other, and a table is printed at the end. Without a STEP those
-# of all_steps are run, and their table is written to docs/last-check.txt; a step that has passed
-# there on the same files is not run again, so that a check can go on on another machine.
-# --quick runs what a change must pass besides `make test`; continuous integration runs these steps.
-# The lint is not among them, since it takes as long as they do; `make check` has it, as `analyze`.
+# With one STEP: runs it. The last line that it prints has a count; a count of 0 is a failure,
+# unless the step says that it skipped what it counts.
+# With several: runs them one after the other and prints a table at the end.
+# Without a STEP: runs those of all_steps and writes their table to docs/last-check.txt. A step that
+# has passed there on the same files is not run again, so that another machine can continue a check.
+# --quick: runs the steps that a change must pass besides `make test`, as .ci/ does. The lint is not
+# among them, since it takes as long as they do; `make check` has it as `analyze`.
 set -euo pipefail
 source "$(dirname "$0")/env.sh"
 
@@ -26,8 +26,8 @@ counted() {
   (($1 > 0))
 }
 
-# The project's files that are text with a licence line, one a line. A new file counts from
-# `git add` on.
+# Prints the names of the project's text files that must have a licence line. A new file is among
+# them from `git add` on.
 project_files() {
   git ls-files | grep -vE '(^|/)(LICENSE|NOTICE)$|\.(npy|npz|safetensors|png|svg|html|tsv|vec)$|^bench/results/' |
     sort
@@ -35,7 +35,7 @@ project_files() {
 
 cpp_files() { project_files | grep -E '\.(h|c|cc|cu)$'; }
 
-# The files that a preset compiles, one a line, relative to the root.
+# Prints the names of the files that a preset compiles, relative to the root.
 compiled_files() {
   awk -F'"' -v root="$PWD/" '$2 == "file" && index($4, root) == 1 { print substr($4, length(root) + 1) }' \
     "build/$1/compile_commands.json" | sort -u
@@ -48,7 +48,7 @@ step_format() {
   counted "$(cpp_files | wc -l)" files of C++
 }
 
-# Checks the includes, the port of vcpkg, and that the patches of the recipes still apply.
+# Checks the includes, the port for vcpkg, and that the patches of tests/recipes apply.
 step_rules() {
   local patch
   cmake -P scripts/check/vcpkg_port.cmake
@@ -57,8 +57,8 @@ step_rules() {
   .venv/bin/python scripts/check/include_rules.py
 }
 
-# Checks that the licence is in the first line, in the second after #!, or in the third in JSON,
-# which has no comments; in notebooks, in the first line of their first cell.
+# Checks that each file has the licence in its first line; with #! in the second; in JSON, which has
+# no comments, in the third; in notebooks in the first line of the first cell.
 step_spdx() {
   local file line count=0 failed=0
   while read -r file; do
@@ -74,7 +74,7 @@ step_spdx() {
   ((failed == 0))
 }
 
-# Compares the table of docs/contributing/building.md with the present numbers of lines.
+# Compares the table of docs/contributing/building.md with the numbers of lines in the sources.
 step_rooms() { .venv/bin/python scripts/rooms.py --check; }
 
 # Compares the figures in the documents with bench/results/; the last line counts them.
@@ -94,7 +94,7 @@ step_python() {
 # ---- compilers ----------------------------------------------------------------------------------
 
 # Compiles each public header alone, included twice to test its guard, with only include/ on the
-# path; qkv/c.h also as C, and as the oldest C++ that it is for.
+# path; qkv/c.h also as C11 and as C++11.
 step_headers() {
   local headers mpi="" without=""
   if pkg-config --exists mpi; then
@@ -117,7 +117,8 @@ step_headers() {
 }
 
 # Compiles each file alone, without the precompiled header, since a unity build does not notice a
-# missing #include. Finds sources that no list names. Runs all tests with all of their repetitions.
+# missing #include. Finds sources that no CMakeLists.txt names. Runs all tests with all of their
+# repetitions.
 step_apart() {
   local forgotten
   scripts/build.sh apart
@@ -155,8 +156,8 @@ step_site() {
   return "$status"
 }
 
-# Makes the wheel of the Python package and tests it without its build environment; the last line
-# counts its objects.
+# Makes the wheel of the Python package and tests it outside of its build environment; the last line
+# counts the wheel's objects: its program and its shared libraries.
 step_wheel() {
   scripts/wheel.sh
   scripts/check/wheel.sh
@@ -188,14 +189,14 @@ step_cuda() {
   .venv/bin/python scripts/check/ptxas_logs.py build/cuda/src/cuda
 }
 
-# Runs the tests with the other compiler; step apart makes all random draws.
+# Builds with clang and runs the tests, with fewer repetitions than step apart.
 step_clang() {
   scripts/build.sh clang
   QKV_TEST_SCALE=10 scripts/test.sh clang
 }
 
-# Runs clang-tidy, a component at a time; the last line counts the files. The Python package is
-# built first if it never was, since its files are linted as they were compiled.
+# Runs clang-tidy on all sources; the last line counts the files. Builds the Python package first if
+# it never was built, since its files are linted with the options of its build.
 step_lint() {
   [ -f build/python/compile_commands.json ] || scripts/python_package.sh
   .venv/bin/python scripts/check/lint.py --self-test
@@ -207,8 +208,9 @@ step_analyze() { step_lint --analyze; }
 
 # ---- other builds -------------------------------------------------------------------------------
 
-# Builds the shared libraries, and users of them; compares the functions of C that they export with
-# the list. The last line counts the users: a Python with the package is one, by ctypes.
+# Builds the shared libraries, and programs that use them; compares the C functions that libqkv.so
+# exports with tests/c/symbols.txt. The last line counts the users: these programs, and Python with
+# the package, which loads the library by ctypes.
 step_shared() {
   local count=0
   scripts/build.sh shared all
@@ -233,7 +235,7 @@ step_sanitize() {
   QKV_TEST_SCALE=2 scripts/test.sh sanitize
 }
 
-# Runs tests of a gcc build with both sanitizers in all code.
+# Runs tests of a gcc build with the sanitizers of addresses and undefined behaviour in all code.
 step_asan() {
   scripts/build.sh asan
   QKV_TEST_SCALE=8 scripts/test.sh asan
@@ -265,15 +267,15 @@ step_aarch64() {
 # ---- one step, or the table ---------------------------------------------------------------------
 
 # Prints a hash of the files that are checked, which is equal on every machine and at every commit
-# that has them; "-dirty" is added if one differs from the commit. The table of the last check is
-# not among the files.
+# with the same files; "-dirty" is added if one differs from the commit. The hash leaves out
+# docs/last-check.txt.
 files_id() {
   local changed
   changed=$(git status --porcelain --untracked-files=normal -- . ":!$last_check" 2>/dev/null) || changed=unknown
   echo "$(git ls-tree -r HEAD | grep -vF "$last_check" | git hash-object --stdin | head -c 12)${changed:+-dirty}"
 }
 
-# The machine, in a line.
+# Prints the CPU and the number of parallel jobs in one line.
 machine() {
   local names='vendor_id|cpu family|model'
   echo "$(awk -F'\t*: ' -v names="^($names)\$" '$1 ~ names { printf "%s%s", space, $2; space = " " }
@@ -309,9 +311,9 @@ print_table() {
     END { printf "%d of %d steps, %d failed, %d CPU seconds\n", NR, steps, failed, total }'
 }
 
-# Runs steps and prints their table. With `resume`, takes over the rows of steps that have passed on
-# the same files and have not skipped everything, and writes the table to docs/last-check.txt after
-# each step that it runs, so that a later run, on this machine or another, goes on.
+# Runs steps and prints their table. With `resume`, takes over from docs/last-check.txt the rows of
+# steps that have passed on the same files and whose count is not 0, and writes the table there
+# after each step that it runs, so that a later run, on this machine or another, continues.
 run_all() {
   local step row failed=0 files machines=""
   local -A row_of=()

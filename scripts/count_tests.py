@@ -3,7 +3,7 @@
 """Counts the tests in JUnit reports of ctest and pytest, by group and in total.
 
 usage: count_tests.py REPORT.xml... [--not-run FOLDER REASON]
---not-run: pytest is not installed, so the test functions below FOLDER count as skipped.
+--not-run, if pytest is not installed: the test functions below FOLDER count as skipped, for REASON.
 Exit 1 if a test failed or could not run, if a report is missing or has no test, or if none passed.
 """
 
@@ -20,7 +20,7 @@ def count_functions(path):
 
 
 def ctest_verdict(case):
-    """passed, failed or skipped. A test that could not even start has failed. One that skipped
+    """passed, failed or skipped. A test that could not even start has failed. A test that skipped
     itself has a message that names ctest's property SKIP_RETURN_CODE or SKIP_REGULAR_EXPRESSION."""
     status = case.get("status")
     if status == "run":
@@ -28,8 +28,8 @@ def ctest_verdict(case):
     if status == "disabled":
         return "skipped"
     skipped = case.find("skipped")
-    chosen = skipped is not None and skipped.get("message", "").startswith("SKIP_")
-    return "skipped" if chosen else "failed"
+    skipped_itself = skipped is not None and skipped.get("message", "").startswith("SKIP_")
+    return "skipped" if skipped_itself else "failed"
 
 
 def pytest_verdict(case):

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Usage: scripts/cuda_env.sh
-# Makes sure that cmake/cuda.cmake finds an nvcc for the CUDA kernels: that of CUDACXX or CUDA_HOME,
-# one on PATH, or else the one in .venv-cuda, which is filled from a package index (by pip's own
-# settings, 104 MB). Does nothing if there is an nvcc that is new enough.
+# Makes sure that cmake/cuda.cmake finds an nvcc for the CUDA kernels: by CUDACXX or CUDA_HOME, on
+# PATH, or else in .venv-cuda, into which pip installs it (104 MB, from the package index of pip's
+# settings). Does nothing if there is an nvcc that is new enough.
 set -euo pipefail
 source "$(dirname "$0")/env.sh"
 

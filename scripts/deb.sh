@@ -2,14 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 # Usage: scripts/deb.sh
 # Makes dist/qkv_VERSION-1_ARCHITECTURE.deb from the release build, for the release of Debian that
-# runs here. DEBFULLNAME and DEBEMAIL name the package's maintainer. lintian, if it is there, must
-# find no error. Without DEBEMAIL the maintainer is root@localhost, which lintian would refuse, so
-# that its checks of the address are left out.
+# runs here. DEBFULLNAME and DEBEMAIL name the package's maintainer. If lintian is installed, it
+# must find no error. Without DEBEMAIL the maintainer is root@localhost, which lintian would refuse,
+# so that its checks of the address are left out.
 set -euo pipefail
 source "$(dirname "$0")/env.sh"
 
 scripts/build.sh release qkv_tool
-# Only a new configuration reads DEBEMAIL.
+# build.sh may not configure again, but only that reads DEBEMAIL.
 scripts/quietly.sh "configure release" cmake --preset release
 rm -rf dist/qkv_*.deb build/deb
 mkdir -p dist

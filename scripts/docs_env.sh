@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Usage: scripts/docs_env.sh
-# Creates .venv-docs, where the site of the documents is built, from a package index (by pip's own
-# settings). Does nothing if .venv-docs has what is required now. Fails without an index.
+# Creates .venv-docs, in which the site of the documents is built, from the package index of pip's
+# settings. Does nothing if .venv-docs was made from the present python/requirements-docs.txt.
+# Fails without an index.
 set -euo pipefail
 source "$(dirname "$0")/env.sh"
 

@@ -6,7 +6,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
 readonly cmake_minimum=3.25
 
-# If the first cmake on PATH is too old or broken, uses a later one, with its own ctest.
+# If the first cmake on PATH is too old or broken, puts the folder of a later one first on PATH.
 put_cmake_first() {
   local candidate version
   for candidate in $(type -ap cmake); do

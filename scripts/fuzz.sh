@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Usage: scripts/fuzz.sh SECONDS [TARGET...]
-# Feeds each reader (or those named) malformed input for so many seconds; with 0 seconds, only the
-# seeds and the corpus of earlier runs. The corpus is kept in build/fuzz/corpus. An input that
-# breaks a reader is left in build/fuzz/found and makes the exit status 1: turn it into a test.
+# Feeds malformed input to each reader (or to each TARGET) for SECONDS; with 0, feeds only the seeds
+# and the corpus of earlier runs. The corpus is in build/fuzz/corpus. An input that breaks a reader
+# is written to build/fuzz/found and makes the exit status 1: make a test of it.
 set -euo pipefail
 source "$(dirname "$0")/env.sh"
 
@@ -17,7 +17,7 @@ scripts/build.sh fuzz fuzz
 targets=("$@")
 ((${#targets[@]})) || mapfile -t targets < <(ls "$seeds")
 
-# Writes a log; reports how many inputs were run and whether one of them broke the reader.
+# Fuzzes a target and writes a log; prints how many inputs ran and whether one broke the reader.
 fuzz() {
   local target=$1 verdict=ok runs end=-max_total_time=$seconds
   if ((seconds == 0)); then end=-runs=0; fi  # to libFuzzer, 0 seconds means no limit

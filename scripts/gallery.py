@@ -2,12 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes the pictures of docs/seeds.md and docs/gallery.md.
 
-usage: .venv-python/bin/python scripts/gallery.py --write    write them into docs/images
-       .venv-python/bin/python scripts/gallery.py --check    compare them with those there
+usage: .venv-python/bin/python scripts/gallery.py --write    write the pictures into docs/images
+       .venv-python/bin/python scripts/gallery.py --check    compare them with docs/images
 
-Most are outputs of the notebooks, as stored in examples/notebooks. The heads of the small Llama
-need its files (stories260K in QKV_DATA_DIR) and Transformers; without them that picture is left as
-it is. --check exits with 1 if a picture differs. In the two that are computed here, colours of
+Most are outputs of the notebooks, as stored in examples/notebooks. The picture of a small Llama's
+heads needs the model's files (stories260K in QKV_DATA_DIR) and Transformers; without them it stays
+as it is. --check exits with 1 if a picture differs. In the two that are computed here, colours of
 cells may differ a little, because CPU targets round differently. The picture of the page is not
 compared, because browsers differ; it also needs Chromium and python/requirements-browser.txt.
 """
@@ -113,8 +113,8 @@ def pooled():
     topic = np.concatenate([np.tile(topics[name], (size, 1)) for name, size in parts])
     place = np.concatenate([np.arange(size) for _, size in parts])
     angle = 2 * np.pi * place[:, np.newaxis] / 5600 * 2.0 ** np.arange(8)
-    turns = 3.2 * np.concatenate([np.cos(angle), np.sin(angle)], axis=-1)
-    heads = [(topic, 0 * turns), (0 * topic, turns), (topic, turns)]
+    waves = 3.2 * np.concatenate([np.cos(angle), np.sin(angle)], axis=-1)
+    heads = [(topic, 0 * waves), (0 * topic, waves), (topic, waves)]
     x = np.stack([np.concatenate(head, axis=-1) for head in heads]).astype(np.float32)[np.newaxis]
     (cells,) = qkv.attention(x, x, None, causal=True, return_pooled=(96, 96))
     return qkv.show(
@@ -175,7 +175,7 @@ COMPUTED = {"gallery/pooled.svg": pooled, "stories-heads.svg": stories_heads}
 
 
 def cells_of(svg):
-    """(map, column, row) -> colour, of all cells whose colour is a plain one."""
+    """{(map, column, row): colour} of all cells that are filled with one colour."""
     found = {}
     for number, part in enumerate(svg.split("-map")[1:]):
         for colour, path in re.findall(r'<path fill="#(\w{6})"[^>]* d="([^"]*)"', part):
@@ -198,7 +198,7 @@ def is_close(stored, fresh):
 
 
 def pictures():
-    """(name, SVG, whether it must be stored byte for byte) of each picture."""
+    """(name, SVG, whether the stored picture must be equal byte for byte) of each picture."""
     for name, (notebook, cells, columns) in FROM_NOTEBOOKS.items():
         yield name, grid(outputs(notebook, cells), columns), True
     for name, make in COMPUTED.items():

@@ -6,9 +6,9 @@ usage: .venv-python/bin/python scripts/notebooks.py --write [NAME...]    store t
        .venv-python/bin/python scripts/notebooks.py --check [NAME...]    compare with those stored
 NAME: such as 003; without any: all notebooks.
 
---check exits with 1 if a cell fails or an output differs. Texts are compared word by word; of a
-picture those that it shows, also under the pointer. Because targets of the CPU round differently,
-numbers may differ by 0.015 percent, or with two or more decimals by one in the last.
+--check exits with 1 if a cell fails or an output differs. Of a picture, only its texts count,
+including those under the pointer. Texts must be equal, but for numbers: because targets of the CPU
+round differently, these may differ by 0.015 percent, or by one in the last of two or more decimals.
 """
 
 import argparse
@@ -42,8 +42,8 @@ def read(path):
 
 
 @contextlib.contextmanager
-def folders_of_its_own():
-    """Keeps the settings and histories of the user's Jupyter apart from those of this run."""
+def folders_apart_from_the_users():
+    """Gives Jupyter temporary folders, so that it neither reads nor changes the user's settings."""
     names = ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR")
     before = {name: os.environ.get(name) for name in names}
     with tempfile.TemporaryDirectory(prefix="qkv-") as folder:
@@ -59,7 +59,7 @@ def folders_of_its_own():
 
 
 def executed(path, where=FOLDER):
-    """The notebook with new outputs, its working folder being `where`.
+    """Runs a notebook in the folder `where`, and returns it with new outputs.
 
     A cell that fails raises nbclient's CellExecutionError.
     """
@@ -67,7 +67,7 @@ def executed(path, where=FOLDER):
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count, cell.metadata = [], None, {}
-    with folders_of_its_own() as folder:
+    with folders_apart_from_the_users() as folder:
         # The kernel's sockets are files, since another process may take a free port first.
         sockets = {"transport": "ipc", "ip": str(folder / "socket")}
         nbclient.NotebookClient(
@@ -87,7 +87,7 @@ def executed(path, where=FOLDER):
 
 
 def texts(output):
-    """(kind, text) of an output. An SVG counts by its texts alone, which hold a map's numbers."""
+    """(kind, text) of each text of an output. Of an SVG, only its texts, such as numbers, count."""
     if output.output_type == "stream":
         return [(output.name, output.text)]
     if output.output_type == "error":

@@ -10,14 +10,14 @@ source "$(dirname "$0")/env.sh"
 readonly wanted=(python/requirements-{test,torch,transformers,notebooks,browser,mpi}.txt)
 readonly pytorch_index=https://download.pytorch.org/whl/cpu
 readonly pip=(.venv-python/bin/python -m pip --disable-pip-version-check --no-input --retries 2
-  --timeout 60 --quiet --quiet)  # twice, so that pip does not warn of an index's settings
+  --timeout 60 --quiet --quiet)  # --quiet twice: no warnings of an index's settings
 
 if python_env_is_ready; then exit 0; fi
 
 try_install() { "${pip[@]}" install --no-deps --requirement "$@"; }
 
-# Whether the index answers. It is asked for one small package, which tells an index that cannot be
-# reached from one that lacks a package.
+# Whether the index answers a request for one small package. If so, later failures are packages that
+# it lacks.
 index_answers() {
   "${pip[@]}" download --no-deps --dest .venv-python/asked \
     "$(grep "^iniconfig==" "${wanted[0]}")" >/dev/null 2>&1

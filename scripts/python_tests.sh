@@ -8,7 +8,7 @@ source "$(dirname "$0")/env.sh"
 report=${1:?usage: scripts/python_tests.sh REPORT.xml [PYTEST-ARGUMENT...]}
 shift
 rm -f "$report"
-# PyTorch uses one thread in each of pytest's processes, which are as many as processors.
+# pytest starts a process for each processor; PyTorch uses one thread in each.
 export OMP_NUM_THREADS=1
 exec .venv-python/bin/python -m pytest --quiet --numprocesses "$CTEST_PARALLEL_LEVEL" \
   --dist worksteal --junitxml "$report" "$@"

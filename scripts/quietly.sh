@@ -12,8 +12,7 @@ shift
 readonly log=build/logs/${name// /-}.log
 mkdir -p build/logs
 
-# Prints the errors of a failed command: ctest and pytest list them at the end, compilers where they
-# occur.
+# Prints the last 200 lines of the log that are neither progress nor passed or skipped tests.
 show_errors() {
   grep -vE '^(\[[0-9]+/[0-9]+\] |ninja: (Entering|job)| *(Start +)?[0-9]+(/[0-9]+ Test +#[0-9]+)?: .*( Passed |\*\*\*Skipped|[A-Za-z_]$))' \
     "$log" | tail -n 200 || true

@@ -21,8 +21,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "contributing" / "building.md"
 BEGIN, END = "<!-- scripts/rooms.py --write -->\n", "<!-- end of scripts/rooms.py -->\n"
 
-# Each room and its tests: folders, files, or beginnings of names of files (tests/oracle), relative
-# to the root. A file belongs to the longest match.
+# Each room's code and tests, relative to the root: folders, files, or beginnings of file names (as
+# tests/oracle of tests/oracle_call.py). A file belongs to the room with the longest match.
 ROOMS = {
     "include/qkv": ("include/qkv", ""),
     "src/core": ("src/core", "tests/core"),

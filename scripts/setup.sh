@@ -16,7 +16,7 @@ case $level in
     ;;
 esac
 
-# The packages: the level that needs each, what shows that it is installed, and its name in Debian.
+# For each package: the level that needs it, what shows that it is installed, its name in Debian.
 # fuzz, docs and aarch64 include run and test; bench and pack include run; check includes all but
 # bench, pack and aarch64.
 readonly needs='
@@ -76,9 +76,9 @@ os.stat(os.path.join(c.get_path('include'), '$name'))" ;;
 
 # The packages of this level that are missing, one a line.
 missing_packages() {
-  local of proof package
-  while read -r of proof package; do
-    case $level:$of in
+  local needed_at proof package
+  while read -r needed_at proof package; do
+    case $level:$needed_at in
       run:run | test:run | test:test | bench:run | bench:bench | fuzz:run | fuzz:test | fuzz:fuzz | \
         docs:run | docs:test | docs:docs | pack:run | pack:pack | \
         aarch64:run | aarch64:test | aarch64:aarch64 | \
@@ -90,7 +90,7 @@ missing_packages() {
 root=(env)
 [ "$(id -u)" = 0 ] || root=(sudo env)
 
-# Adds packages; never removes, upgrades or downgrades one on purpose.
+# Runs apt-get as root. apt_install adds packages, and never removes one.
 apt_get() {
   scripts/quietly.sh "apt-get $1" "${root[@]}" DEBIAN_FRONTEND=noninteractive \
     apt-get -o DPkg::Lock::Timeout=300 "$@" >&2
@@ -98,7 +98,7 @@ apt_get() {
 apt_install() { apt_get install --yes --quiet --no-install-recommends --no-remove "$@"; }
 
 install_packages() {
-  # No update if the package lists know every package; outdated lists need it.
+  # The package lists are updated only if they lack a package, or if installing from them fails.
   if apt-cache show "$@" >/dev/null 2>&1 && apt_install "$@"; then return 0; fi
   apt_get update --quiet
   apt_install "$@"

@@ -22,7 +22,7 @@ readonly packed=$here/packed-$machine
 readonly requirements=python/requirements-wheel.txt
 readonly sysroot=$PWD/build/sysroot/arm64
 
-# Makes the environment that builds the wheel of a Python: VERSION, INTERPRETER.
+# Makes the environment that builds the wheel of a Python. Arguments: VERSION INTERPRETER.
 make_environment() {
   local env=$here/$1/venv
   cmp -s "$requirements" "$env/made-from" && return
@@ -31,9 +31,9 @@ make_environment() {
     --requirement "$requirements" && cp "$requirements" "$env/made-from"
 }
 
-# Packs the wheel of a Python: VERSION, INTERPRETER with the build tools. For AArch64, Python's
-# headers are Debian's for arm64, or if Debian 12 lacks the version, this machine's: types have the
-# same sizes on both.
+# Packs the wheel of a Python. Arguments: VERSION, INTERPRETER with the build tools. For AArch64,
+# Python's headers are Debian's for arm64, or if Debian 12 lacks the version, this machine's: types
+# have the same sizes on both machines.
 pack() {
   local command=(scripts/wheel/pack.sh "$2" "$here/$1/build-$machine" "$packed")
   local headers=$sysroot/usr/include/python$1
@@ -62,7 +62,7 @@ else
 fi
 
 own=$(.venv-python/bin/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')
-# The Python of .venv-python comes first: it is the one for 3.12 and newer if it is as new.
+# The Python of .venv-python comes first: if it is 3.12 or newer, it packs the wheel for all these.
 mapfile -t pythons < <(scripts/wheel/pythons.sh | awk -v own="$own" '$1 != own')
 pythons=("$own own" "${pythons[@]}")
 declare -A made=()
@@ -77,7 +77,7 @@ for entry in "${pythons[@]}"; do
     make_environment "$version" "$python"
     python=$PWD/$here/$version/venv/bin/python
   fi
-  # For this machine and the Python of .venv-python, python_package.sh has packed the wheel.
+  # For this machine and the Python of .venv-python, python_package.sh has already packed the wheel.
   if [[ $machine == aarch64 || $python != "$PWD"/.venv-python/* ]]; then pack "$version" "$python"; fi
   made[$kind]=yes
 done

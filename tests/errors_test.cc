@@ -145,14 +145,14 @@ TEST(Reader, RefusesCallsItCannotMake) {
 }
 
 TEST(Judge, FindsEachFault) {
-  const std::string right = "softmax x=f32[2,3] out=f32[2,3]";
-  EXPECT_EQ(checking(right), "wanted value \"m\"\n   got nothing\nthe call wrote to out");
-  const std::string wrong = "softmax x=f32[2,3] out=f32[2,4]";
+  const std::string valid = "softmax x=f32[2,3] out=f32[2,3]";
+  EXPECT_EQ(checking(valid), "wanted value \"m\"\n   got nothing\nthe call wrote to out");
+  const std::string invalid = "softmax x=f32[2,3] out=f32[2,4]";
   const std::string message = "softmax: out must have the shape [2,3], got float32 [2,4]";
-  EXPECT_EQ(checking(wrong, message), "");
-  EXPECT_EQ(checking(wrong, message + "!"),
+  EXPECT_EQ(checking(invalid, message), "");
+  EXPECT_EQ(checking(invalid, message + "!"),
             "wanted value \"" + message + "!\"\n   got value \"" + message + "\"");
-  EXPECT_EQ(checking(wrong, message, ErrorKind::kType),
+  EXPECT_EQ(checking(invalid, message, ErrorKind::kType),
             "wanted type \"" + message + "\"\n   got value \"" + message + "\"");
 }
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention in plain dense float64, forward and backward, on arrays of a single layout.
 
-Everything here has the axes [B,H,T,channels]: one key head per query head, all broadcasting done.
-oracle_call.py converts a caller's arrays to this layout and the results back.
-The forward pass is analytic in its real inputs, so it also accepts complex ones: the gradients are
-checked by the complex step.
+q, k, v and out have the axes [B,H,T,channels]: one key head per query head, all broadcasting done.
+oracle_call.py converts a caller's arrays to this layout and the results back. The forward pass also
+accepts complex inputs, in which it is analytic: oracle_check.py checks gradients by the complex
+step.
 """
 from dataclasses import dataclass, field
 from typing import Optional
@@ -114,7 +114,7 @@ def lengths(x):
 
 
 def over_lengths(x, by):
-    """x_t / |by_t|, 0 for a row of zeros."""
+    """x_t / |by_t| of each row, 0 where by_t is 0."""
     size = lengths(by)
     return np.where(size == 0, 0, x / np.where(size == 0, 1, size))
 
@@ -236,7 +236,7 @@ def backward(block, state, dout, dlse, dweights):
 
 
 def score_chain(block, state, ds):
-    """Takes ds back from the final scores to plain_scores()."""
+    """The gradient of plain_scores(), from ds, that of the final scores."""
     for name, s in zip(reversed(block.mods), reversed(state.mod_inputs)):
         ds = ds * mod_slope(name, s)
     if block.softcap:
@@ -257,10 +257,10 @@ def score_gradients(block, live, ds):
 
 def cosine_gradients(block, live, ds):
     """s = q . k / (|q| |k|): ds/dq = (k / |k| - s q / |q|) / |q|, likewise for k."""
-    ones = (over_lengths(block.q, block.q), over_lengths(block.k, block.k))
-    weighted = np.where(live, ds * np.einsum("bhid,bhjd->bhij", *ones), 0.0)
-    dq = sum_over_keys(live, ds, ones[1]) - ones[0] * weighted.sum(axis=3)[..., None]
-    dk = sum_over_queries(live, ds, ones[0]) - ones[1] * weighted.sum(axis=2)[..., None]
+    q, k = over_lengths(block.q, block.q), over_lengths(block.k, block.k)
+    weighted = np.where(live, ds * np.einsum("bhid,bhjd->bhij", q, k), 0.0)
+    dq = sum_over_keys(live, ds, k) - q * weighted.sum(axis=3)[..., None]
+    dk = sum_over_queries(live, ds, q) - k * weighted.sum(axis=2)[..., None]
     return {"q": np.where(live.any(axis=3)[..., None], over_lengths(dq, block.q), 0.0),
             "k": np.where(live.any(axis=2)[..., None], over_lengths(dk, block.k), 0.0)}
 

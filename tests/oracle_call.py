@@ -82,7 +82,7 @@ class Dense:
         return full if heads == self.heads else np.repeat(full, self.heads // heads, axis=1)
 
     def gather(self, gradient, x, heads):
-        """The gradient of spread: [B,H,T,C] -> x's own shape."""
+        """The gradient of x, in its own shape, from that of spread(x, heads), [B,H,T,C]."""
         tail = x.shape[-2:]
         if heads != self.heads:
             gradient = gradient.reshape(self.flat, heads, self.heads // heads, *tail).sum(axis=2)
@@ -95,7 +95,7 @@ class Dense:
         return full.reshape(self.flat, self.heads, self.queries, self.keys)
 
     def gather_matrix(self, gradient, x):
-        """The gradient of spread_matrix."""
+        """The gradient of x from that of spread_matrix(x)."""
         return unbroadcast(gradient.reshape(*self.lead, self.queries, self.keys), x.shape)
 
     def result(self, x):
@@ -158,9 +158,9 @@ def allowed_pairs(options, inputs, batches, offsets, queries, keys):
 
 
 def row_maps(options, inputs, side, positions, heads):
-    """The maps of q or k; positions [B,T]."""
+    """The maps of q or k (`side`); positions [B,T]."""
     gain = inputs.get("norm_" + side)
-    if gain is not None:  # norm_k may have one per key head, used by the query heads that read it
+    if gain is not None:  # norm_k may have one per key head: repeated for the query heads
         gain = np.repeat(gain, heads // len(gain), axis=0) if gain.ndim == 2 \
             else np.broadcast_to(gain, (heads, *gain.shape))
     if options.rotary is None:
@@ -186,13 +186,13 @@ def make_block(options, inputs, batches, q, k, v, dense=None, cuts=(slice(None),
     """
     heads, queries, keys = q.shape[1], q.shape[2], k.shape[2]
     offsets = diagonal_offsets(options, inputs, batches, queries, keys)
-    maps, made = {}, {}
+    maps, mapped = {}, {}
     starts = {"q": offsets[:, 0, 0], "k": np.zeros((len(batches), 1), np.int64)}
     for side, x, cut in (("q", q, cuts[0]), ("k", k, cuts[1])):
-        places = np.arange(x.shape[2]) + starts[side]
+        positions = np.arange(x.shape[2]) + starts[side]
         maps[side] = row_maps(options, inputs, side,
-                              positions_of(inputs, side, batches, places, cut), heads)
-        made[side] = apply(maps[side], x)
+                              positions_of(inputs, side, batches, positions, cut), heads)
+        mapped[side] = apply(maps[side], x)
     allowed = allowed_pairs(options, inputs, batches, offsets, queries, keys)
     allowed = np.broadcast_to(allowed, (len(batches), heads, queries, keys))
     bias = None
@@ -208,7 +208,7 @@ def make_block(options, inputs, batches, q, k, v, dense=None, cuts=(slice(None),
     dropout = np.ones(allowed.shape)
     if options.dropout is not None:
         dropout = dropout_factors(*options.dropout, batches, np.arange(heads), i[:, 0], j)
-    block = Block(q=made["q"], k=made["k"], v=v, allowed=allowed, bias=bias, alibi=alibi,
+    block = Block(q=mapped["q"], k=mapped["k"], v=v, allowed=allowed, bias=bias, alibi=alibi,
                   dropout=dropout, distance=abs(i + offsets - j),
                   **score_options(options, inputs, heads, q.shape[-1]))
     return MappedBlock(block, maps, {"q": q, "k": k})
@@ -222,7 +222,7 @@ class MappedBlock:
     rows: dict
 
     def backward(self, state, *incoming):
-        """The gradients of the block and the gains; those of q and k are of the original rows."""
+        """The gradients of the block's arrays and of the gains, and of q and k before the maps."""
         grads = backward(self.block, state, *incoming)
         for side, axis in (("q", 3), ("k", 2)):
             used = state.live.any(axis=axis)
@@ -232,7 +232,7 @@ class MappedBlock:
 
 
 def gather_gains(grads, inputs, key_heads):
-    """Sums the gains' gradients [H,D] to the shapes of the gains: norm_k has key heads."""
+    """Sums the gains' gradients [H,D] to the shapes of the gains; norm_k may have key heads."""
     for name, x in ((name, inputs[name]) for name in GAINS if name in inputs):
         per_head = grads[name]
         if name == "norm_k":
@@ -316,7 +316,7 @@ class PackedCall:
         return np.repeat(x, self.heads // x.shape[1], axis=1).transpose(1, 0, 2)[None]
 
     def gather(self, parts, heads):
-        """The gradient of spread: [1,H,T,C] of each sequence -> [sum T,heads,C]."""
+        """The gradient [sum T,heads,C] of x, from [1,H,T,C] of each sequence's spread(x)."""
         group = self.heads // heads
         folded = [part[0].reshape(heads, group, *part.shape[2:]).sum(axis=1) for part in parts]
         return np.concatenate(folded, axis=1).transpose(1, 0, 2)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ordinary cases: every pair of option levels at least once, then random combinations.
 
-Real inputs are multiples of 1/64 up to 4 in size (parameters: divided by a power of two): exact in
+Real inputs are multiples of 1/64 below 4 in size (parameters: divided by a power of two): exact in
 bfloat16 and float16 too. Dot products of rows of q and k are exact in any order of summation.
 """
 from dataclasses import dataclass, field, replace
@@ -99,8 +99,8 @@ def covering_levels(rng):
 
 
 def random_levels(rng):
-    """A combination with about half of the options at their first level; in packed calls, so are
-    the options at levels that packed calls refuse."""
+    """A combination with about half of the options at their first level. In a packed call, options
+    that would be at a level that packed calls refuse are at their first level, too."""
     levels = {}
     for name, choices in FACTORS.items():
         plain = name not in ("score", "shape", "width", "dlse", "dweights") and rng.rand() < 0.5
@@ -128,7 +128,7 @@ def pick(rng, *choices):
     return choices[rng.randint(len(choices))]
 
 
-def lengths_of_sequences(rng, count):
+def ends_of_sequences(rng, count):
     """0 and the ends of packed sequences, [B+1]; about one sequence in ten is empty."""
     sizes = [0 if rng.rand() < 0.1 else rng.randint(1, 7) for _ in range(count)]
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
@@ -155,7 +155,7 @@ def score_inputs(rng, kind, heads, q_width, k_width):
 
 @dataclass
 class Sizes:
-    """q, k, v leading axes, and what the masks need."""
+    """The leading axes of q, k, v and the results, and sizes that options need."""
     leads: tuple        # of q, k, v
     batch: int          # all batch axes as one
     heads: int
@@ -289,7 +289,7 @@ def packed_arrays(rng, levels, q_width, k_width, value_width):
     """q, k, v, sequence ends and lengths of a packed call; its batch and heads."""
     batch = rng.randint(1, 4)
     heads, key_heads = pick(rng, (1, 1), (2, 2), (2, 1), (4, 2))
-    ends_q, ends_k = lengths_of_sequences(rng, batch), lengths_of_sequences(rng, batch)
+    ends_q, ends_k = ends_of_sequences(rng, batch), ends_of_sequences(rng, batch)
     found = {"q": reals(rng, ends_q[-1], heads, q_width),
              "k": reals(rng, ends_k[-1], key_heads, k_width),
              "v": reals(rng, ends_k[-1], key_heads, value_width),

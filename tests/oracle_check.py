@@ -23,7 +23,7 @@ FORWARD_TOLERANCE = 1e-12
 
 
 def loss(case, inputs):
-    """The scalar loss: sum of outputs times their incoming gradients."""
+    """The scalar loss: the sum of the finite outputs times their incoming gradients."""
     outputs = evaluate(replace(case.options, top=0), inputs)
     total = 0.0
     for gradient, name in GRADIENT_NAMES.items():
@@ -98,7 +98,7 @@ class Row:
         else:
             *batch, self.h = lead
             g = max(x.shape[-3] if x.ndim > 2 else 1 for x in (k, v))
-            heads = self.wants_heads(q, g)
+            heads = self.query_heads(q, g)
             self.g = self.h * g // heads
             key = (*batch, self.g)
             self.q = self.rows(q, q.shape[:-2], lead)
@@ -107,7 +107,7 @@ class Row:
         self.b = self.flat(q, k, v, batch)
 
     @staticmethod
-    def wants_heads(q, key_heads):  # H, the number of query heads
+    def query_heads(q, key_heads):  # H
         heads = q.shape[-3] if q.ndim > 2 else 1
         return key_heads if heads == 1 else heads
 
@@ -138,10 +138,10 @@ class Row:
         return x[self.h] if x.ndim > {"additive_v": 1, "additive_b": 1}.get(name, 2) else x
 
 
-def made_of(row, side, x, n, place):
+def mapped_row(row, side, x, n, position):
     """Row x of q or k, the n-th of its sequence, after the norm and the rotation.
 
-    place: its position if the call gives none.
+    position: that of the row if the call gives none.
     """
     x, inputs = [float(value) for value in x], row.inputs
     if row.options.norm is not None:
@@ -154,19 +154,19 @@ def made_of(row, side, x, n, place):
     form, base, width = row.options.rotary
     given = inputs.get(side + "_positions")
     if given is not None:
-        place = given[row.b, n] if given.ndim == 2 else given[row.first[side] + n]
+        position = given[row.b, n] if given.ndim == 2 else given[row.first[side] + n]
     for m in range(width // 2):
         u, v = (m, m + width // 2) if form == "halves" else (2 * m, 2 * m + 1)
         frequency = inputs["frequencies"][m] if "frequencies" in inputs \
             else math.pow(base, -2 * m / width)
-        both = complex(x[u], x[v]) * cmath.exp(1j * float(place) * frequency)
+        both = complex(x[u], x[v]) * cmath.exp(1j * float(position) * frequency)
         x[u], x[v] = both.real, both.imag
     return x
 
 
 def plain_score(row, j):
-    q = made_of(row, "q", row.q, row.i, row.i + diagonal_of(row))
-    k, score = made_of(row, "k", row.k[j], j, j), row.options.score
+    q = mapped_row(row, "q", row.q, row.i, row.i + diagonal_of(row))
+    k, score = mapped_row(row, "k", row.k[j], j, j), row.options.score
     if score == "additive":
         wq, wk, v, b = (row.param("additive_" + name) for name in ("wq", "wk", "v", "b"))
         return sum(v[u] * math.tanh(sum(wq[u, c] * q[c] for c in range(len(q)))
@@ -266,7 +266,7 @@ def close(a, b, tolerance):
 
 
 def forward_errors(case, rng, most):
-    """Compares at most so many random rows with row_by_loops()."""
+    """Compares up to `most` random rows with row_by_loops()."""
     out, lse = case.wants["out"], case.wants["lse"]
     for n in rng.permutation(int(np.prod(out.shape[:-1])))[:most]:
         at = np.unravel_index(n, out.shape[:-1])
@@ -282,7 +282,7 @@ def forward_errors(case, rng, most):
 
 
 def cleaned(case):
-    """The inputs with non-finite values replaced by 0.5, except -inf in a bias."""
+    """The inputs with non-finite values of k, v and bias replaced by 0.5, except -inf in bias."""
     found = dict(case.inputs)
     for name in ("k", "v", "bias"):
         if name in found:

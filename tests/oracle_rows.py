@@ -20,7 +20,7 @@ class RowMaps:
 
 
 def scale_of(maps, x):
-    """1 / sqrt(mean of squares + eps) of each row, [B,H,T,1]; 0 for a length of 0."""
+    """1 / sqrt(mean of squares + eps) of each row, [B,H,T,1]; 0 where the root is 0."""
     square = (x * x).mean(axis=-1, keepdims=True) + maps.eps
     return np.where(square == 0, 0, 1 / np.sqrt(np.where(square == 0, 1, square)))
 
@@ -50,16 +50,16 @@ def apply(maps, x):
 
 
 def back(maps, x, dy, used):
-    """dx and the gain's gradient [H,D] from dy; rows not in used [B,H,T] are skipped."""
+    """dx and the gain's gradient [H,D] from dy; rows where used [B,H,T] is false add nothing."""
     dgain = np.zeros((x.shape[1], x.shape[3]))
     if maps.angles is not None:
         dy = rotated(maps, dy, -1)
     if maps.eps is not None:
         x = np.where(used[..., None], x, 0.0)
         scale = scale_of(maps, x)
-        ones = x * scale
-        dgain = np.where(used[..., None], dy * ones, 0.0).sum(axis=(0, 2))
+        normed = x * scale
+        dgain = np.where(used[..., None], dy * normed, 0.0).sum(axis=(0, 2))
         if maps.gain is not None:
             dy = dy * maps.gain[:, None]
-        dy = scale * (dy - ones * (dy * ones).mean(axis=-1, keepdims=True))
+        dy = scale * (dy - normed * (dy * normed).mean(axis=-1, keepdims=True))
     return np.where(used[..., None], dy, 0.0), dgain

@@ -185,7 +185,7 @@ def add_empty_rows(m):
 
 
 def hide_last_key(m, way, settings, inputs):
-    """Masks key 4 of 5 for every row."""
+    """Masks key 4, the last one, for every query."""
     if way == "keep":
         inputs["keep"] = np.arange(5) < np.array([[4], [3], [4], [1]])
     elif way == "padding":
@@ -225,7 +225,7 @@ def add_masked_poison(m):
 
 
 def add_live_poison(m):
-    """NaN and inf in live places: the rows that see them are NaN, the others untouched."""
+    """NaN and inf in live pairs: they may make their rows NaN, but change no other row."""
     @contextmanager
     def poisoned(name, score="scaled_dot", backward=True, **settings):
         chosen, inputs = m.draw(score=score)

@@ -34,7 +34,7 @@ def lines(*command):
 
 
 def found(library):
-    """What the library has that it must not have: (function or object, what)."""
+    """Yields (function or object, instruction or symbol) for all that the library may not have."""
     of = count = 0
     for line in lines("objdump", "--disassemble", "--no-show-raw-insn", library):
         if line.endswith(">:"):

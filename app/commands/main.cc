@@ -54,7 +54,7 @@ int complain(ExitCode code, const std::string& text) {
 
 // The message of an error. An error about QKV_TARGET is shown without the name of the function that
 // happened to be the first to read this environment variable.
-std::string said(const qkv::Error& error) {
+std::string message_of(const qkv::Error& error) {
   const std::string text = error.what();
   return error.argument() == "QKV_TARGET" ? text.substr(text.find(error.argument())) : text;
 }
@@ -97,11 +97,12 @@ int exit_code(CLI::App& app, int argc, char** argv) {
   } catch (const qkv::app::NotAvailable& error) {
     return complain(kNotAvailable, error.what());
   } catch (const qkv::OtherRankFailed&) {
-    return kDone;  // the rank that failed reports its error and has the code
+    return kDone;  // the rank that failed reports its error and exits with its code
   } catch (const qkv::Cancelled&) {
-    return caught_signal() == 0 ? kDone : kSignalBase + caught_signal();  // 0: sent to another rank
+    // If this process caught no signal, another rank did.
+    return caught_signal() == 0 ? kDone : kSignalBase + caught_signal();
   } catch (const qkv::Error& error) {
-    return complain(kFailed, said(error));
+    return complain(kFailed, message_of(error));
   } catch (const std::bad_alloc&) {
     return complain(kFailed, "out of memory");
   } catch (const std::exception& error) {

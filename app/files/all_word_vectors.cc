@@ -51,7 +51,7 @@ class Collected {
   static constexpr std::size_t kBlock = std::size_t{1} << 20;  // numbers
 
   Index most_;
-  std::deque<std::string> words_{};  // its texts do not move when others are added
+  std::deque<std::string> words_{};  // a deque never moves the texts, which known_ views
   std::unordered_set<std::string_view> known_{};
   std::deque<std::vector<float>> blocks_{};
 };

@@ -147,8 +147,8 @@ class Reader {
     result_.mask = arranged(stretched);
   }
 
-  // Reads the array `rows`, the query of each row of attn. The result keeps no rows if row i is
-  // query i for every i.
+  // Reads the array `rows`: row i of attn is for query rows[i]. If that is i for every
+  // row, result_.rows is left empty.
   void take_rows() {
     const Array* found = find("rows");
     if (found == nullptr) return;
@@ -165,7 +165,7 @@ class Reader {
         fail("rows must be queries below 2^63, got a larger number");
       }
     }();
-    bool all = true;
+    bool is_identity = true;
     for (const std::int64_t query : wide.values<std::int64_t>()) {
       const std::size_t at = result_.rows.size();
       if (query < 0) fail(fmt::format("rows must be queries from 0, got {} at {}", query, at));
@@ -173,15 +173,15 @@ class Reader {
         fail(
             fmt::format("rows must ascend, got {} after {} at {}", query, result_.rows.back(), at));
       }
-      all = all && query == static_cast<std::int64_t>(at);
+      is_identity = is_identity && query == static_cast<std::int64_t>(at);
       result_.rows.push_back(query);
     }
-    if (all) result_.rows.clear();
+    if (is_identity) result_.rows.clear();
   }
 
   // Reads the array `entropy` of a file with pooled maps: the entropies of the rows before pooling,
-  // in the order of attn's maps. An array that has no more rows than attn, or other maps, is
-  // ignored, since it is not meant for this reader.
+  // map after map as in attn. An array that has no more rows than attn, or other leading axes,
+  // is ignored, since it is not meant for this reader.
   void take_entropy() {
     Array* found = find("entropy");
     const auto* entropy = found == nullptr ? nullptr : std::get_if<Tensor>(found);
@@ -200,7 +200,7 @@ class Reader {
 
   const Dims& stored_shape() const { return result_.attn_memory.shape(); }
 
-  // The sizes other than 1 of the axes before the last `others`, which enumerate the maps.
+  // The sizes, except 1, of the axes that count maps: all axes but the last `others`.
   static std::vector<Index> maps_of(const Dims& shape, int others) {
     std::vector<Index> sizes(shape.begin(), shape.end() - others);
     std::erase(sizes, 1);
@@ -289,7 +289,7 @@ class Reader {
   std::vector<NamedArray> arrays_;
   std::string name_{};           // name of the array used as attn
   const Array* attn_ = nullptr;  // the array used as attn, which has no other role
-  std::string stored_{};
+  std::string stored_{};         // the shape of attn in the file, for messages
   AttentionFile result_{};
 };
 

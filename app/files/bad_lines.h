@@ -28,7 +28,7 @@ class QKV_API LineNumbers {
   std::vector<Index> first_{};  // the lowest numbers, ascending
 };
 
-// Returns the error of a line that --skip-bad would leave out, with a hint at that option.
+// Returns the error with a hint at the option --skip-bad, which would leave its line out.
 QKV_API InputError with_skip_bad(const InputError& error);
 
 // The lines of a file that could not be used and were left out.

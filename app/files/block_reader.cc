@@ -9,8 +9,9 @@ namespace qkv::files {
 
 namespace {
 
-// The size of the block in bytes: one more than a small file has, so that the next read detects the
-// end. It has a minimum because files generated on reading (as in /proc) report size 0.
+// The size of the block in bytes: one more than a small file has, since a full block has
+// no room for the read that detects the end. It has a minimum because files generated on reading
+// (as in /proc) report size 0.
 std::size_t block_size(const InputFile& file) {
   constexpr auto kMost = static_cast<Index>(BlockReader::kBlock);
   constexpr Index kLeast = 4096;
@@ -36,8 +37,8 @@ bool BlockReader::more() {
   return got > 0;
 }
 
-// Reports progress after each read of a file. A pipe delivers its bytes in small pieces, so its
-// progress is reported once per block and at the end.
+// Reports progress after each read if the file's size is known. A pipe delivers its bytes in small
+// pieces, so its progress is reported about once per kBlock bytes and at the end.
 void BlockReader::tell_progress(std::size_t got) {
   const bool is_due =
       file_.size() ? got > 0 : ended_ || read_ - told_ >= static_cast<Index>(kBlock);

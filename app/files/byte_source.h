@@ -25,8 +25,8 @@ struct ByteSource {
   // is final.
   std::function<Index(Index bytes)> look{};
 
-  // Must be called before left() is compared with a claimed size of `bytes`: reads a pipe ahead to
-  // one byte beyond that size.
+  // Must be called before left() is compared with `bytes`, the claimed size of the data from here
+  // on: reads a pipe ahead to one byte beyond that size.
   void look_ahead(Index bytes);
 
   Index left() const noexcept { return size - position; }
@@ -42,12 +42,12 @@ ByteSource byte_source(InputFile& file);
 // A source of bytes in memory, which must outlive it.
 ByteSource byte_source(const std::string& name, std::string_view bytes);
 
-// The size of an array in the unit of `item_size`, the size of an element. None if the product of
-// `item_size` and the nonzero axis sizes overflows 63 bits.
+// The size of an array whose elements have size `item_size`; the unit of both sizes is a byte or a
+// bit. None if the product of `item_size` and the nonzero axis sizes overflows 63 bits.
 std::optional<Index> byte_count(const Dims& shape, Index item_size);
 
 // Reads an array in C order. A bool that is neither 0 nor 1, which is undefined in C++, becomes 1.
-// The caller must have compared the array's size with the source's.
+// The caller must have compared the array's size with left().
 Tensor read_tensor(ByteSource& source, DType dtype, const Dims& shape);
 
 }  // namespace qkv::files

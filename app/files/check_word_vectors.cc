@@ -24,9 +24,9 @@ constexpr std::size_t kFirstWords = 10;
 constexpr std::size_t kMostRemembered = std::size_t{1} << 21;
 
 // Builds the summary of a file word by word.
-class Summing {
+class SummaryBuilder {
  public:
-  explicit Summing(VectorFormat format) { summary_.format = format; }
+  explicit SummaryBuilder(VectorFormat format) { summary_.format = format; }
 
   void take(std::string_view word, const std::vector<float>& numbers) {
     if (summary_.count++ == 0 && !numbers.empty()) {
@@ -48,8 +48,8 @@ class Summing {
   }
 
  private:
-  // Counts a word that has occurred before. Words are remembered as 64-bit hashes: among 2^21
-  // words, two collide in one of 8 million files.
+  // Remembers a word, and counts it if it has occurred before. Words are remembered as 64-bit
+  // hashes: among 2^21 words, two collide in one of 8 million files.
   void remember(std::string_view word) {
     if (forgotten_) return;
     if (!known_.insert(std::hash<std::string_view>()(word)).second) ++repeated_;
@@ -68,24 +68,24 @@ VectorFileSummary check_text(files::VectorText& text) {
   std::string_view line;
   std::vector<float> numbers;
   bool more = text.next(line);  // reads the optional header, too
-  Summing sum(text.header() ? VectorFormat::kTextWithHeader : VectorFormat::kText);
+  SummaryBuilder summary(text.header() ? VectorFormat::kTextWithHeader : VectorFormat::kText);
   for (; more; more = text.next(line)) {
     const auto parts = text.cut(line);
     text.parse(parts, numbers);
-    sum.take(parts.word, numbers);
+    summary.take(parts.word, numbers);
   }
-  return sum.result(text.width());
+  return summary.result(text.width());
 }
 
 VectorFileSummary check_binary(files::VectorBinary& binary) {
   files::VectorBinary::Record record;
   std::vector<float> numbers;
-  Summing sum(VectorFormat::kBinary);
+  SummaryBuilder summary(VectorFormat::kBinary);
   while (binary.next(record)) {
     binary.parse(record, numbers);
-    sum.take(record.word, numbers);
+    summary.take(record.word, numbers);
   }
-  return sum.result(binary.header().width);
+  return summary.result(binary.header().width);
 }
 
 }  // namespace

@@ -26,8 +26,8 @@ namespace {
 
 // The most bytes of one read or write; some systems reject more.
 constexpr std::size_t kLargestTransfer = std::size_t{1} << 30;
-// The permission bits that a new file takes from the old one, without set-user-ID, set-group-ID and
-// the sticky bit.
+// The permission bits that a new file takes from the file it replaces: all but set-user-ID,
+// set-group-ID and the sticky bit.
 constexpr mode_t kPermissions = S_IRWXU | S_IRWXG | S_IRWXO;
 constexpr std::size_t kBlock = std::size_t{1} << 20;
 
@@ -78,15 +78,15 @@ bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
 
 // Waits until a transfer is possible, or a signal arrives.
 void wait_for(const Descriptor& file, short event) {
-  struct pollfd one {
+  struct pollfd waiting {
     file.get(), event, 0
   };
-  ::poll(&one, 1, -1);
+  ::poll(&waiting, 1, -1);
 }
 
-// A file name next to `target` that no other call, thread or live process uses; a killed process
-// may have left a file of this name. The last component begins with as much of the target's as the
-// system's limit on names allows.
+// Returns the path of a temporary file in the target's folder that no other call, thread or live
+// process uses; a killed process may have left a file of this name. The name is the target's plus a
+// suffix; the target's is cut short if the system's limit on names requires it.
 std::string beside(const std::string& target) {
   static std::atomic<unsigned> count{0};
   const std::string suffix = fmt::format(".{}-{}.tmp", ::getpid(), count.fetch_add(1));
@@ -119,7 +119,7 @@ InputFile::InputFile(const std::string& path, const std::atomic<bool>* stop)
   if (::fstat(file_.get(), &status) != 0) throw app::InputError(name_, system_message(errno));
   if (S_ISDIR(status.st_mode)) throw app::InputError(name_, "expected a file, got a directory");
   may_wait_ = stop != nullptr && !S_ISREG(status.st_mode);
-  // Standard input may be a file that has been partly read: it counts as one of unknown size.
+  // Standard input may be a file that has been partly read: its size then counts as unknown.
   if (S_ISREG(status.st_mode) && ::lseek(file_.get(), 0, SEEK_CUR) == 0) size_ = status.st_size;
 }
 

@@ -49,7 +49,7 @@ class InputFile {
   std::size_t read_some(void* target, std::size_t bytes);
   // Reads everything up to the end of the file.
   std::string read_rest();
-  // Throws Cancelled if the flag is set; called while a library reads a duplicate().
+  // Throws Cancelled if the flag is set; to be called while a library reads a duplicate().
   void check_stop() const;
 
  private:

@@ -18,8 +18,8 @@
 namespace qkv::app {
 namespace {
 
-constexpr std::size_t kWindow = std::size_t{1} << 16;
-constexpr std::size_t kLongestCharacter = 4;
+constexpr std::size_t kWindow = std::size_t{1} << 16;  // bytes of a file that decide its kind
+constexpr std::size_t kLongestCharacter = 4;           // bytes
 
 // A common file type that is not read: the bytes that it begins with and its name in messages.
 struct Foreign {
@@ -86,7 +86,8 @@ Index count_numbers(std::string_view line) {
 }
 
 // Whether a text begins with a line of a word and at least two numbers, or with a header and a line
-// of its width. A file with a malformed first line is not recognised.
+// of a word and at least as many numbers as the header's width. A file with a malformed first line
+// is not recognised.
 bool is_vector_text(std::string_view head) {
   const std::string_view first = take_line(head);
   if (const auto header = files::parse_vector_header(first)) {
@@ -108,9 +109,10 @@ Index only_numbers(std::string_view line) {
   }
 }
 
-// Whether all lines, up to the one that the window cuts off, consist of two or more numbers. A file
-// that begins with a header and a line of its width is not a table: it holds word vectors whose
-// first words are numbers. Word vectors without a header are recognised by a nonnumeric word.
+// Whether all lines that are not empty, up to the one that the window cuts off, consist of two or
+// more numbers. A file that begins with a header and a line of its width is not a table: it holds
+// word vectors whose first words are numbers. Word vectors without a header are recognised by a
+// nonnumeric word.
 bool is_number_table(std::string_view head) {
   const bool cut = head.size() + kLongestCharacter > kWindow;
   Index rows = 0;

@@ -35,7 +35,7 @@ JsonTree json_tree(std::string_view text, const JsonBounds& most, const JsonRefu
 
   JsonTree tree;
   std::unordered_set<std::string> names;        // member names of the outermost object
-  std::unordered_set<std::string> inner_names;  // names in the member being read
+  std::unordered_set<std::string> inner_names;  // of the object in the current member
   std::size_t values = 0;
   const auto check = [&](int depth, Event event, Json& parsed) {
     const bool opens = event == Event::object_start || event == Event::array_start;

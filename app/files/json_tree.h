@@ -44,7 +44,7 @@ struct JsonTree {
 using JsonRefuse = std::function<void(Index byte, const std::string& detail)>;
 
 // Parses a document. Calls `refuse` for malformed JSON, documents beyond the limits, duplicate
-// members, and objects nested deeper than the outermost object's members.
+// members, and objects other than the outermost value and the values of its members.
 JsonTree json_tree(std::string_view text, const JsonBounds& most, const JsonRefuse& refuse);
 
 // Reads and parses a file; "-" is standard input. Throws InputError with the line.

@@ -104,7 +104,7 @@ DType dtype_named(Fields& fields) {
 
 constexpr auto kBlockBytes = static_cast<Index>(sizeof(BlockQ8));
 
-// A view of pages [..,columns] as a file stores them; q8 pages are uint8 [..,34 columns].
+// A view of pages as a file stores them; q8 pages [..,blocks] become uint8 [..,34 * blocks].
 ConstView stored(const Tensor& array) {
   if (array.dtype() != DType::kQ8) return array;
   Dims shape = array.shape();
@@ -112,7 +112,7 @@ ConstView stored(const Tensor& array) {
   return {array.view().data(), DType::kUInt8, shape, contiguous_strides(shape)};
 }
 
-// Converts uint8 [..,34 columns], as stored in a file, to pages [..,columns] of q8 blocks.
+// Converts uint8 [..,34 * blocks], as stored in a file, to q8 pages [..,blocks].
 Tensor blocks_of(Fields& fields, const char* name, const Tensor& bytes) {
   Dims shape = bytes.shape();
   Index& columns = shape[shape.rank() - 1];
@@ -166,8 +166,8 @@ KvCacheContents contents_of(Fields& fields) {
   return contents;
 }
 
-// The text of a library error without the function's name and the prefix "sizes.", so that a size
-// goes by the name of the file's field.
+// The text of a library error without the function's name and the prefix "sizes.", so that it names
+// a size as the file's field is named.
 std::string detail_of(const Error& error) {
   const std::string_view text = error.what();
   constexpr std::string_view kSizes = "sizes.";

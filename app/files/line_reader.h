@@ -12,7 +12,7 @@ namespace qkv::files {
 
 // Reads the lines of a text file. Line ends (LF or CR LF) and a byte order mark are stripped; the
 // last line needs no line end. Throws InputError for a line that fills a block, and for a NUL byte,
-// since such a file is not text. After an error, next() continues with the line after it.
+// since such a file is not text. After an error, next() goes on with the line after the bad one.
 class LineReader {
  public:
   // The file must outlive the reader.

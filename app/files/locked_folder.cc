@@ -40,8 +40,8 @@ struct LockedFolder::Lock {
 };
 
 LockedFolder::LockedFolder(std::string path) : path_(std::move(path)) {
-  made_ = ::mkdir(path_.c_str(), 0777) == 0;
-  if (!made_ && errno != EEXIST) throw OutputError(path_, files::system_message(errno));
+  is_created_ = ::mkdir(path_.c_str(), 0777) == 0;
+  if (!is_created_ && errno != EEXIST) throw OutputError(path_, files::system_message(errno));
   lock_ = std::make_unique<Lock>(
       Lock{files::Descriptor(::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC))});
   if (lock_->folder.get() < 0) throw OutputError(path_, files::system_message(errno));
@@ -52,7 +52,7 @@ LockedFolder::LockedFolder(std::string path) : path_(std::move(path)) {
 }
 
 LockedFolder::~LockedFolder() {
-  if (made_) ::rmdir(path_.c_str());  // fails, as intended, unless it is empty
+  if (is_created_) ::rmdir(path_.c_str());  // fails, as intended, unless it is empty
 }
 
 namespace {

@@ -45,7 +45,7 @@ class LockedFolder {
   struct Lock;
 
   std::string path_;
-  bool made_ = false;
+  bool is_created_ = false;  // whether the constructor created the folder
   std::unique_ptr<Lock> lock_;
 };
 

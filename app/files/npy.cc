@@ -49,8 +49,8 @@ Tensor read_numbers(ByteSource& source, const NpyHeader& header) {
   return contiguous(ConstView(data, header.dtype, header.shape, fortran_strides(header.shape)));
 }
 
-// Reads the letters of one text element. Its padding of zeros is not kept: it may be most of the
-// file.
+// Reads the letters of one text element. The zeros that pad it are not stored, since they may be
+// most of the file.
 template <class Letter>
 std::basic_string<Letter> read_letters(ByteSource& source, const NpyHeader& header) {
   std::array<Letter, 4096> part;
@@ -102,13 +102,13 @@ app::Strings read_strings(ByteSource& source, const NpyHeader& header) {
   for (Index i = 0; i < count; ++i) strings.values.push_back(read_text(source, header));
   if (!header.fortran_order || header.shape.rank() < 2) return strings;
 
-  std::vector<Index> places(static_cast<std::size_t>(count));
-  for (Index i = 0; i < count; ++i) places[static_cast<std::size_t>(i)] = i;
+  std::vector<Index> indices(static_cast<std::size_t>(count));
+  for (Index i = 0; i < count; ++i) indices[static_cast<std::size_t>(i)] = i;
   const Tensor order =
-      contiguous(ConstView(places.data(), header.shape, fortran_strides(header.shape)));
+      contiguous(ConstView(indices.data(), header.shape, fortran_strides(header.shape)));
   app::Strings in_c_order{header.shape, {}};
-  for (const Index place : order.values<Index>()) {
-    in_c_order.values.push_back(strings.values[static_cast<std::size_t>(place)]);
+  for (const Index index : order.values<Index>()) {
+    in_c_order.values.push_back(strings.values[static_cast<std::size_t>(index)]);
   }
   return in_c_order;
 }

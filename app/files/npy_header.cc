@@ -17,8 +17,8 @@ namespace qkv::files {
 namespace {
 
 constexpr std::string_view kMagic = "\x93NUMPY";
-// The most bytes of a header that is read. NumPy writes far shorter ones, and by default reads up
-// to 10,000 bytes.
+// The length in bytes of the longest header that is read. NumPy writes far shorter ones, and by
+// default reads up to 10,000 bytes.
 constexpr std::size_t kLongestNpyHeader = std::size_t{1} << 20;
 constexpr std::size_t kNpyAlignment = 64;
 

@@ -28,7 +28,7 @@ struct ParallelTextOptions {
   Index least_columns = 1;  // the fewest columns that a row may have
   EmptyLines empty_lines = EmptyLines::kRefused;
   // Called with the error of each line that is left out since it is no row: blank, not UTF-8,
-  // longer than 1 MiB, or with too few columns. If empty, such an error is thrown.
+  // longer than 1 MiB, or with too few columns. If none is given, such an error is thrown.
   std::function<void(const InputError& error)> bad_line{};
   const std::atomic<bool>* stop = nullptr;  // polled; if set, Cancelled is thrown
   // Called about once per MiB with the bytes read so far and the bytes in total (-1 if unknown).

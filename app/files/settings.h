@@ -22,8 +22,8 @@ struct Setting {
 using Settings = std::vector<Setting>;
 
 // Returns a value as JSON: true, 12, 0.002, "text". Non-finite numbers, which JSON lacks, are
-// strings: "NaN", "Infinity", "-Infinity". Equal texts are equal values; a double is written with
-// the fewest digits that round-trip. Invalid UTF-8 becomes U+FFFD.
+// strings: "NaN", "Infinity", "-Infinity". Different numbers have different texts: a double is
+// written with the fewest digits that round-trip. Invalid UTF-8 becomes U+FFFD.
 std::string json_text(const SettingValue& value);
 
 // The settings as a JSON object, {"a": 1, "b": "x"}: settings_text() writes one member per line,

@@ -22,8 +22,8 @@ QKV_API void for_each_block(const std::string& path,
                             const std::function<void(std::string_view)>& take,
                             const std::atomic<bool>* stop = nullptr);
 
-// Resolves the symbolic links of an output's path, whether or not the file exists. Throws
-// OutputError for a cycle of links.
+// Returns the path to which an output's path leads if it is a symbolic link, else the path itself.
+// The file need not exist. Throws OutputError for a cycle of links.
 QKV_API std::string behind_links(const std::string& path);
 
 // Writes a file of `bytes` atomically; the path "-" is standard output. Throws OutputError.

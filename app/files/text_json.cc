@@ -11,8 +11,8 @@
 namespace qkv::files {
 namespace {
 
-// Appends the texts of a JSON tree whose axes from `axis` on must have the sizes of the shape.
-// Returns false if the tree is of another form.
+// Appends the texts in a JSON tree to strings.values. Returns false unless the tree is nested lists
+// of texts, with the sizes that strings.shape has from `axis` on.
 bool take_texts(const Json& tree, int axis, app::Strings& strings) {
   if (axis == strings.shape.rank()) {
     if (tree.is_string()) strings.values.push_back(tree.get<std::string>());

@@ -40,8 +40,8 @@ class VectorText {
   bool next(std::string_view& line);
   // Splits a line. Throws InputError if it has fewer than width() numbers after its word.
   Cut cut(std::string_view line) const;
-  // Converts the numbers of a line. Throws InputError for one that float32 cannot hold, and for a
-  // word such as "cat 0.5": the line has a number too many.
+  // Converts the numbers of a line. Throws InputError for a field that is not a finite float32, and
+  // for a word such as "cat 0.5": the line has a number too many.
   void parse(const Cut& line, std::vector<float>& numbers) const;
 
   Index width() const noexcept { return width_; }

@@ -40,16 +40,17 @@ class Wanted {
  public:
   Wanted(std::span<const Spellings> words, int near);
 
-  // Whether a requested spelling begins with a field, and whether one equals a word.
+  // Whether `field` is the first field of a requested spelling.
   bool may_begin(std::string_view field) const { return first_fields_.contains(field); }
+  // Whether `word` is a requested spelling.
   bool contains(std::string_view word) const { return spelled_.contains(word); }
   // Whether the word is requested and not found yet.
   bool wants(std::string_view word) const;
   void found(std::string_view word, const std::vector<float>& numbers);
   bool all_found() const noexcept { return best_to_find_ == 0; }
   // Considers a word of the file as a near spelling of each missing word. `is_whole` is called only
-  // for a word that would be kept, and returns false for the first field of a longer word. Among
-  // equally near words the first is kept, since files of word vectors have common words first.
+  // for a word that is near enough to be added, and returns false for the first field of a longer
+  // word. Of equally near words, the first ones stay, since such files have common words first.
   template <class IsWhole>
   void offer_as_near(std::string_view word, IsWhole&& is_whole);
 

@@ -13,7 +13,7 @@ namespace {
 constexpr std::string_view kMemberMark = "PK\3\4";
 constexpr std::string_view kEntryMark = "PK\1\2";
 constexpr std::string_view kEndMark = "PK\5\6";
-constexpr Index kMemberHeader = 30;
+constexpr Index kMemberHeader = 30;  // bytes without names, extra fields and comments
 constexpr Index kEntryHeader = 46;
 constexpr Index kEndRecord = 22;
 constexpr Index kIn64Bits = 0xFFFFFFFF;
@@ -21,7 +21,7 @@ constexpr Index kTagOf64Bits = 1;
 constexpr Index kLargest = Index{1}
                            << 48;  // bytes; a member that claims more is not a truncated one
 
-// A number of `bytes` bytes, the lowest first; at most 2^62.
+// Reads a number of `bytes` bytes, the lowest first, at offset `at`. The result is 2^62 at most.
 Index number_at(std::string_view text, std::size_t at, std::size_t bytes) {
   std::uint64_t number = 0;
   for (std::size_t i = bytes; i-- > 0;) {
@@ -65,7 +65,7 @@ std::optional<Index> least_zip_length(const ReadAt& read, Index size) {
     const std::string header = text_at(at, fixed);
     if (std::ssize(header) < fixed) return at + fixed;
     if (mark == kEndMark) return std::nullopt;
-    const std::size_t names = is_member ? 26 : 28;  // where the lengths of names stand
+    const std::size_t names = is_member ? 26 : 28;  // offset of the length of the name
     const Index name = number_at(header, names, 2);
     const Index extra = number_at(header, names + 2, 2);
     Index end = at + fixed + name + extra;

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
-# The browser's code as a C++ file. A changed file of it reconfigures the build.
+# Functions that write the browser's code into a C++ file. If its source changes, CMake runs again.
 
-# Reads files of code, joined, without comments, indentation and most ends of lines, and without
-# blanks around operators. Texts on the page therefore must not have
-# an operator between two blanks, and no text may span lines.
+# Reads the named files of code and joins them, without comments, indentation, most line ends and
+# the blanks around operators. Texts on the page therefore must not have an operator between
+# two blanks, and must not span lines.
 function(qkv_read_code result)
   set(all "")
   foreach(name IN LISTS ARGN)
@@ -15,7 +15,7 @@ function(qkv_read_code result)
   string(REGEX REPLACE "\n[ \n]+" "\n" all "${all}")
   string(REGEX REPLACE "(\n(//|/\\* SPDX)[^\n]*)+\n" "\n" all "${all}")
   string(REGEX REPLACE "([;,{]) //[^\n]*" "\\1" all "${all}")
-  foreach(again RANGE 1)  # neighbours share a blank
+  foreach(again RANGE 1)  # twice, since neighbours share a blank
     string(REGEX REPLACE " (=|=>|===|!==|&&|[|][|]|[?][?]|[+]=|<=|>=|[+*/?:<>%]) " "\\1" all "${all}")
   endforeach()
   string(REGEX REPLACE "([A-Za-z0-9)]) - ([A-Za-z0-9(])" "\\1-\\2" all "${all}")
@@ -34,7 +34,8 @@ function(qkv_read_code result)
   set(${result} "${all}" PARENT_SCOPE)
 endfunction()
 
-# The characters of a text as adjacent raw strings, since compilers limit their length.
+# Writes a text as adjacent C++ raw strings of at most 8000 characters, since compilers limit their
+# length.
 function(qkv_raw_strings result text)
   string(LENGTH "${text}" length)
   set(parts "")

@@ -9,18 +9,18 @@
 
 #include <qkv/view.h>
 
-// JSON that is safe inside an HTML document: it has no `<`, `>` or `&`, so that no text in it can
-// end its element.
+// Texts for an HTML document. The JSON has no `<`, `>` or `&`, so that nothing in it can end the
+// element around it.
 namespace qkv::app::page {
 
-// A string. Bytes that are not printable are replaced as by printable().
+// A string, after printable() has replaced what cannot be shown.
 std::string json_of(std::string_view text);
 // A number, or null if it is not finite.
 std::string json_of(double number);
 std::string json_of(const std::vector<std::string>& texts);
 std::string json_of(const std::vector<Index>& numbers);
 
-// A list of values that are JSON already.
+// A JSON list of values that are JSON already.
 std::string json_list(std::span<const std::string> values);
 
 // Text in which the characters that HTML interprets are written as entities.

@@ -10,34 +10,35 @@
 // The numbers of a map as bytes. app/page/decode.js has the inverse.
 namespace qkv::app::page {
 
-// The form of the numbers: exact ones as planes of bytes (first the lowest byte of every number),
-// or multiples of a step.
+// The form of a map's numbers in bytes: exact numbers, as planes of bytes (first the lowest byte of
+// every number, then the next byte of every number), or codes of multiples of a step.
 enum class NumberForm { kFloat32, kFloat64, kSteps };
 
 struct MapCode {
   NumberForm form = NumberForm::kFloat32;
-  double step = 0;     // of kSteps
-  double most = 0;     // of kSteps: the largest magnitude of all numbers that are not masked
-  bool signs = false;  // of kSteps: whether there are negative numbers that are not masked
+  double step = 0;     // for kSteps
+  double most = 0;     // for kSteps: the largest magnitude of all numbers that are not masked
+  bool signs = false;  // for kSteps: whether there are negative numbers that are not masked
 
   // The largest absolute error of a number below the largest magnitude; 0 if numbers are exact.
   double error() const { return form == NumberForm::kSteps ? step / 2 : 0; }
 };
 
-// The codes of kSteps; those below kCodeFirst are special. A small number is one that would round
-// to 0: its own code tells it from an exact zero. Masked numbers beyond `most`, and masked
-// negative ones without `signs`, have the codes of infinity, and the page says that it lacks them.
+// The codes of kSteps; those below kCodeFirst are special. kCodeSmall stands for any number that
+// would round to 0 but is not 0. Masked numbers beyond `most`, and masked negative ones without
+// `signs`, have the codes of infinity, and the page says that it lacks them.
 enum StepCode : unsigned {
   kCodeZero,
   kCodeSmall,
   kCodeNan,
   kCodeInfinity,
   kCodeMinusInfinity,
-  // n steps: kCodeFirst + n - 1 without signs; with them kCodeFirst + 2 (n - 1), and 1 more for -n.
+  // The code of n steps, n >= 1: without `signs` kCodeFirst + n - 1; with `signs`
+  // kCodeFirst + 2 (n - 1), and 1 more for -n steps.
   kCodeFirst,
 };
 // Codes below kOneByte take one byte, those below kTwoBytes two, all others four: the byte 255,
-// then 24 bits, the highest first.
+// then code - kTwoBytes in 24 bits, the highest byte first.
 inline constexpr unsigned kOneByte = 192;
 inline constexpr unsigned kTwoBytes = kOneByte + 63 * 256;
 

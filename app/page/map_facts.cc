@@ -16,8 +16,8 @@ constexpr unsigned kNotFinite = 2;
 constexpr unsigned kFirst = 3;
 constexpr double kLevels = 252;
 
-// Adds a row to the means of the facts. Masked numbers count, since a picture with a weight under
-// its mask has a note of its own.
+// Adds a row to the sums that become the means in the facts. Masked numbers count as well: a
+// note warns if a mask hides weights.
 void add_row(std::span<const double> row, MapFacts& facts) {
   double sum = 0;
   double entropy = 0;

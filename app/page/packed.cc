@@ -78,7 +78,7 @@ std::string base64(std::string_view bytes) {
   return text;
 }
 
-std::string packed(std::string_view bytes) { return base64(Deflater().run(bytes)); }
+std::string deflated(std::string_view bytes) { return base64(Deflater().run(bytes)); }
 
 std::string from_hex(std::string_view digits) {
   std::string bytes;

@@ -11,8 +11,8 @@ namespace qkv::app::page {
 // Base64 of RFC 4648 with padding.
 std::string base64(std::string_view bytes);
 
-// The bytes in the format `deflate` without header (RFC 1951), as base64.
-std::string packed(std::string_view bytes);
+// Compresses bytes to the format `deflate` without header (RFC 1951), and returns that as base64.
+std::string deflated(std::string_view bytes);
 
 // The bytes of a text of lower-case hexadecimal digits, such as a digest.
 std::string from_hex(std::string_view digits);

@@ -25,8 +25,8 @@ namespace {
 constexpr std::string_view kName = "draw_page";
 constexpr Index kMostExactBytes = Index{4} << 20U;
 constexpr double kMostText = 24e6;                 // 18 MB as base64
-constexpr double kSteps[] = {65534, 16382, 4094};  // of the largest magnitude
-constexpr Index kSamples = 8;                      // maps whose size stands for that of all
+constexpr double kSteps[] = {65534, 16382, 4094};  // number of steps up to the largest magnitude
+constexpr Index kSamples = 8;                      // maps from which the size of all is estimated
 
 // ---- the checks ---------------------------------------------------------------------------------
 
@@ -100,8 +100,8 @@ void check(const Page& page) {
 
 // ---- the parts of the document ------------------------------------------------------------------
 
-// The maps of a page: those of the file, those to compare with, and their difference, of which only
-// facts and thumbnails are stored.
+// The sources of a page's maps: the file, the maps to compare with, and their difference, of which
+// only facts and thumbnails are stored.
 enum Source : std::size_t { kOwn, kOther, kDifference };
 
 ConstView one_map(const ConstView& maps, Index layer, Index head) {
@@ -204,24 +204,25 @@ class Writer {
     std::string bits = coded_bits(map.allowed());
     const auto [place, is_new] =
         mask_ids_.try_emplace(std::move(bits), static_cast<Index>(mask_ids_.size()));
-    if (is_new) lines += (lines.empty() ? "" : "\n") + packed(place->first);
+    if (is_new) lines += (lines.empty() ? "" : "\n") + deflated(place->first);
     return place->second;
   }
 
-  // The number of maps that are stored, and map n of them as text.
+  // The number of maps that are stored.
   Index map_count() const {
     return static_cast<Index>(page_.examples.size() * stored_sources()) * layers() * heads();
   }
+  // Stored map n, counted by example, source, layer and head, as text.
   std::string map_text(Index n) const {
     const Index head = n % heads();
     const Index layer = n / heads() % layers();
     const auto rest = static_cast<std::size_t>(n / heads() / layers());
     const PageExample& example = page_.examples[rest / stored_sources()];
     const Map map = map_of(example, rest % stored_sources(), layer, head);
-    return packed(coded(map.numbers(), code_));
+    return deflated(coded(map.numbers(), code_));
   }
 
-  // The approximate length of the texts of all maps, extrapolated from kSamples maps at most.
+  // The approximate length of all maps as text, extrapolated from kSamples maps at most.
   double text_size() const {
     const Index samples = std::min(map_count(), kSamples);
     double size = 0;
@@ -252,14 +253,15 @@ class Writer {
     }
   }
 
-  // An element for each layer, whose lines are the heads: a head is inflated when it is shown.
+  // Returns an element for each layer, with a line for each head: the page inflates only the heads
+  // that it shows.
   std::string all_maps() const {
     std::string elements;
     for (std::size_t n = 0; n < page_.examples.size(); ++n) {
       for (std::size_t source = 0; source < stored_sources(); ++source) {
         std::string lines;
         for_each_map([&](Index layer, Index head) {
-          lines += packed(coded(map_of(page_.examples[n], source, layer, head).numbers(), code_));
+          lines += deflated(coded(map_of(page_.examples[n], source, layer, head).numbers(), code_));
           if (head + 1 < heads()) {
             lines += "\n";
             return;
@@ -281,7 +283,7 @@ class Writer {
                            source == kDifference ? difference_magnitude_ : magnitude_,
                            source == kDifference || code_.signs);
       });
-      elements += data_element(fmt::format("thumbnails-{}-{}", n, source), kBytes, packed(bytes));
+      elements += data_element(fmt::format("thumbnails-{}-{}", n, source), kBytes, deflated(bytes));
     }
     return elements;
   }
@@ -292,11 +294,11 @@ class Writer {
   const Page& page_;
   const std::atomic<bool>* stop_;
   MapCode code_{};
-  double magnitude_ = 0;  // the largest of all stored maps
-  double difference_magnitude_ = 0;
+  double magnitude_ = 0;             // the largest MapFacts::magnitude of all stored maps
+  double difference_magnitude_ = 0;  // the largest of all differences
   std::vector<std::vector<std::vector<MapFacts>>> facts_{};      // by example, source, map
   std::vector<std::vector<std::vector<Index>>> mask_numbers_{};  // by example, source, map
-  std::map<std::string, Index> mask_ids_{};                      // of one example
+  std::map<std::string, Index> mask_ids_{};                      // numbers by mask, of one example
   std::string masks_{};
 };
 
@@ -320,7 +322,8 @@ std::vector<Index> special_places(const std::vector<std::string>& tokens) {
   return places;
 }
 
-// The tokens of an axis, their indices (null: from 0), and which are special.
+// An axis as JSON: its size, its tokens, their indices (null: from 0), and the places of special
+// tokens.
 std::string axis_json(const std::vector<std::string>& tokens, const std::vector<Index>& indices,
                       Index size) {
   return object({{"size", std::to_string(size)},
@@ -435,7 +438,7 @@ std::string policy() {
       hash(kScriptDigest), hash(kStyleDigest));
 }
 
-// Replaces each mark of the template, such as {{title}}, by its text. Marks in these texts stay.
+// Replaces each mark of the template, such as {{title}}, by its text. Marks in the texts stay.
 std::string filled(std::string_view form,
                    const std::map<std::string_view, std::string_view>& texts) {
   std::string document;

@@ -4,7 +4,7 @@
 
 #include <string_view>
 
-// The code of the page, which the build makes of the files in app/page (embed.cmake).
+// The code of the page, which the build generates from the files in app/page (embed.cmake).
 namespace qkv::app::page {
 
 extern const std::string_view kTemplate;      // page.html

@@ -18,7 +18,7 @@ constexpr std::string_view kFaultNames[] = {"not_finite",   "negative", "row_sum
                                             "masked",       "padding",  "one_key",  "next_key",
                                             "previous_key", "leak",     "uniform"};
 
-// One row, [Tk], of a view [N,L,H,Tq,Tk].
+// The row [Tk] of a view [N,L,H,Tq,Tk] at the indices `at` of its first four axes.
 ConstView row_of(const ConstView& maps, const Dims& at) {
   const Index element_bytes = static_cast<Index>(size_of(maps.dtype()));
   Index offset = 0;
@@ -33,7 +33,7 @@ void check_index(const AttentionFile& file, std::string_view name, int axis, Ind
               fmt::format("must be 0 to {}, got {}", file.attn.size(axis) - 1, index));
 }
 
-// Marks each padding token with 1. Empty without tokens.
+// Returns 1 for each padding token, else 0; an empty list if `tokens` is null.
 std::vector<char> padding_of(const Tokens* tokens) {
   std::vector<char> padding;
   if (tokens == nullptr) return padding;

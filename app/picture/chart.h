@@ -44,7 +44,7 @@ struct ChartRun {
   std::string remark{};  // shown after the run's name in the legend
 };
 
-// A chart of the course of numbers over an x axis that begins at 0, for one or more runs. Its
+// A chart that shows how numbers change along an x axis that begins at 0, for one or more runs. Its
 // panels are one below the other.
 struct Chart {
   std::string title{};

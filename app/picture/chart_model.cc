@@ -30,8 +30,8 @@ void check_chart(const Chart& chart, std::string_view function) {
     for (const ChartSeries& series : panel.series) {
       if (series.run < chart.runs.size()) continue;
       throw Error(function, "chart",
-                  fmt::format("must have each series' run, got run {} of {}", series.run,
-                              chart.runs.size()));
+                  fmt::format("must have only series of runs below {}, got run {}",
+                              chart.runs.size(), series.run));
     }
   }
   if (points == 0) throw Error(function, "chart", "must have a point to draw, got none");

@@ -18,8 +18,8 @@ void check_chart(const Chart& chart, std::string_view function);
 
 bool is_drawn(const ChartPoint& point);
 
-// The axis for the x values of all panels, and that for the y values of one panel, each with about
-// `most` ticks.
+// The axis for the x values of all panels, and the axis for the y values of one panel, each with
+// about `most` ticks.
 ScaleAxis x_axis(const Chart& chart, int most);
 ScaleAxis y_axis(const ChartPanel& panel, int most);
 

@@ -19,8 +19,8 @@ namespace {
 using namespace picture;  // NOLINT(google-build-using-namespace): this folder's own names
 
 constexpr double kChartWidth = 800;
-constexpr double kFirstHeight = 240;  // height of the first panel, which has the widest range
-constexpr double kNextHeight = 150;
+constexpr double kFirstHeight = 240;  // height of the first panel
+constexpr double kNextHeight = 150;   // height of each other panel
 constexpr double kBetweenPanels = 40;
 constexpr double kSampleWidth = 22;  // width of a sample line in the legend
 constexpr double kApart = 8;         // gap between a sample and its text
@@ -93,7 +93,7 @@ class ChartDrawing {
                        hex(run_colour(run)), width, dashes);
   }
 
-  // Draws a line for each run, then the meaning of thin and marked lines. Returns the y of its end.
+  // Draws a line for each run, then the meaning of thin and marked lines. Returns its bottom.
   double legend(double y) {
     const double size = kPanelTitleSize;
     const double start = kMargin + kSampleWidth + kApart;
@@ -132,7 +132,7 @@ class ChartDrawing {
     return x > kMargin ? y + kSmallSize * kLine : y;
   }
 
-  // Draws the note. Returns the y of its end.
+  // Draws the note below y. Returns the note's bottom.
   double note(double y) {
     if (chart_.note.empty()) return y;
     int n = 0;

@@ -22,13 +22,13 @@ namespace {
 using namespace picture;  // NOLINT(google-build-using-namespace): this folder's own names
 
 constexpr int kNarrowestChart = 32;
-constexpr int kFirstLines = 14;  // height of the first panel
-constexpr int kNextLines = 9;
+constexpr int kFirstLines = 14;   // height of the first panel
+constexpr int kNextLines = 9;     // height of each other panel
 constexpr int kTickColumns = 14;  // width for each tick of the x axis
 constexpr std::string_view kRunMarks[] = {"●", "▲", "■", "◆", "○", "△", "□", "◇"};
 constexpr std::string_view kAsciiRunMarks = "abcdefgh";
 
-// A character shows points of two columns by four rows: it is U+2800 plus a bit for each point
+// A character shows up to 8 dots in two columns and four rows: it is U+2800 plus a bit for each dot
 // (Unicode, Braille Patterns).
 constexpr int kAcross = 2;
 constexpr int kDown = 4;
@@ -49,8 +49,8 @@ class Canvas {
         lines_(lines),
         cells_(static_cast<std::size_t>(columns) * static_cast<std::size_t>(lines)) {}
 
-  // Draws a line. Places are from 0 (left, bottom) to 1; a point is set in each column and row of
-  // points that the line crosses.
+  // Draws a line between two points, whose coordinates are from 0 (left, bottom) to 1. A dot is set
+  // in each column and in each row of dots that the line crosses.
   void line(const ChartPoint& from, const ChartPoint& to, std::size_t run) {
     const double x0 = from.x * (columns_ * kAcross - 1);
     const double y0 = (1 - from.y) * (lines_ * kDown - 1);
@@ -146,7 +146,7 @@ class ChartScreen {
     while (line.ends_with(' ')) line.pop_back();
     text_ += line + '\n';
   }
-  // The text in at most `columns` columns.
+  // The text, shortened to at most `columns` columns.
   std::string shown(std::string_view text, int columns) const {
     const std::string line = shortened(text, columns);
     return style_.unicode ? line : in_ascii(line);

@@ -18,8 +18,8 @@ struct ChildResult {
 
 // Runs a program found in PATH until it ends, with `input` on standard input. `stop`, if given, is
 // polled many times a second; throws Cancelled once it is true, and std::system_error if the
-// operating system fails. In every case, no process, file descriptor or SIGPIPE is left behind; if
-// the program is stopped, its children are stopped, too.
+// operating system fails. In every case, no process or file descriptor is left behind, and SIGPIPE
+// is not raised; if the program is stopped, its children are stopped, too.
 ChildResult run_child(const std::string& program, const std::vector<std::string>& arguments,
                       std::string_view input, const std::atomic<bool>* stop = nullptr);
 

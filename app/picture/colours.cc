@@ -58,10 +58,10 @@ constexpr Bar kTerminalBar{{
     {235, 237, 109},
 }};
 
-// The bar for terminals with 256 colours. Those nearest to kTerminalBar would repeat colours and
-// include greys, so others are chosen: lightness (CIE L*) rises by at least 2.5 at each step,
-// from 44 to 97, and neighbours are at least 15 apart (CIE 1976). Lightness leaps by 10 where green
-// steps up, because of the steps of xterm's cube.
+// The bar for terminals with 256 colours. The nearest colours to kTerminalBar's would repeat, and
+// some would be grey, so others are chosen: lightness (CIE L*) rises by at least 2.5 at each step,
+// from 44 to 97, and neighbours are at least 15 apart (CIE 1976). Lightness leaps by 8 to 10 where
+// green steps up, because of the steps of xterm's cube.
 constexpr std::array<Rgb, kStepsOf256> kTerminalSteps{{
     {95, 95, 175},
     {95, 95, 215},

@@ -18,10 +18,10 @@ struct Rgb {
 // The number of colours of the bar. Finer steps would be invisible, coarser ones visible.
 inline constexpr int kLevels = 128;
 
-// The level of a place on the bar (0 to 1).
+// The level, 0 to kLevels - 1, of a place on the bar, 0 to 1.
 int level_of(double place);
 
-// The bar's colours at the points 0 to kBarSteps; those in between are interpolated.
+// A bar's colours at its points 0 to kBarSteps; the colours in between are interpolated.
 inline constexpr int kBarSteps = 16;
 using Bar = std::array<Rgb, kBarSteps + 1>;
 
@@ -31,7 +31,7 @@ const Bar& paper_bar();
 // white.
 const Bar& terminal_bar();
 
-// The colour of a level, interpolated between two points of the table.
+// The colour of a level of the bar, interpolated between two of its points.
 Rgb colour_at(const Bar& bar, int level);
 
 // The colour of a level on terminals, from violet (level 0) to yellow.
@@ -43,8 +43,8 @@ Rgb terminal_step(int step);
 // The index of the nearest colour among those of xterm's 256 that are the same on every terminal.
 int nearest_of_256(const Rgb& colour);
 
-// The colours of exact zeros: paler (paper) or darker (terminals) than every number, and without
-// hue.
+// The colours of exact zeros: paler (paper) or darker (terminals) than every number, and nearly
+// grey.
 inline constexpr Rgb kPaperZero{246, 246, 244};
 inline constexpr Rgb kTerminalZero{14, 14, 16};
 // The colour of non-finite numbers: vermilion, distinguishable from the blues in every common form

@@ -17,9 +17,9 @@ constexpr double kWide = 1.28;        // the advance of emoji, the largest in co
 constexpr double kOther = 1.0;        // the advance of characters of other scripts and fonts
 constexpr double kLargestLabel = 11;  // font size
 constexpr double kSmallestLabel = 5;  // font size; smaller labels are illegible
-constexpr double kThinnedLabel = 8;   // font size of fewer labels, if all would be illegible
-// The font size of a label in heights of its cell: letters with accents, emoji and Chinese fit in
-// 1.2 ems.
+constexpr double kThinnedLabel = 8;   // font size if some are left out, as all would be illegible
+// The largest font size of a label as a part of its cell's height: letters with accents, emoji and
+// Chinese fit in 1.2 ems.
 constexpr double kLabelPerCell = 0.8;
 constexpr Index kNumberedColumns = 12;  // maps up to this size show their numbers
 constexpr Index kNumberedRows = 24;
@@ -155,8 +155,8 @@ Cells cell_sizes(const Model& model) {
   return {cell, cell, false};
 }
 
-// The number of panels per row that makes the grid most like a page, without holes if
-// possible.
+// The number of panels per row that makes the grid's shape most like a page's. Empty places in the
+// last row count against it.
 Index grid_columns(Index panels, double width, double height) {
   constexpr double kPage = 1.6;
   Index best = 1;

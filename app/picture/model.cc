@@ -14,7 +14,7 @@
 namespace qkv::app::picture {
 namespace {
 
-constexpr int kDecades = 4;  // powers of ten on the logarithmic bar whose low end is not set
+constexpr int kDecades = 4;  // powers of ten on a logarithmic bar whose low end is not set
 
 template <class T>
 double element(const ConstView& view, Index offset) {
@@ -277,10 +277,10 @@ std::vector<double> Model::round_numbers() const {
   } else {
     const double step = round_up(highest / 4 - lowest / 4);
     const double first = std::ceil(lowest / step);
-    constexpr int kMostTicks = 10;  // a step is at least a fifth of the range
+    constexpr int kMostTicks = 10;  // a step is at least about a quarter of the range
     for (int n = 0; n < kMostTicks; ++n) {
       const double value = (first + n) * step;
-      // The limit on the right may overflow, and so may the value after the last tick.
+      // The limit may overflow, and so may the value after the last tick.
       if (!std::isfinite(value) || value > highest * (1 + 1e-9)) break;
       values.push_back(value);
     }
@@ -320,7 +320,7 @@ std::vector<Tick> Model::ticks() const {
   return ticks;
 }
 
-std::string Model::ends_of(double end, bool low) const {
+std::string Model::end_text(double end, bool low) const {
   if (range_ == ColourRange::kAll) return short_number(end, 3);
   if (low && !palette_.centred && end == 0) return "0";
   return !low ? "max" : palette_.centred ? "-max" : "min";

@@ -71,9 +71,9 @@ class Model {
   // instead of numbers.
   std::vector<Tick> ticks() const;
   // The texts of the bar's ends, for renderers without room for other ticks.
-  std::string low_end() const { return ends_of(all_.lowest, true); }
-  std::string high_end() const { return ends_of(all_.highest, false); }
-  // The bar's label: the name of the numbers, the scale, and the numbers clipped at the ends.
+  std::string low_end() const { return end_text(all_.lowest, true); }
+  std::string high_end() const { return end_text(all_.highest, false); }
+  // The bar's label: the name of the numbers, the scale, and how far numbers go beyond the ends.
   std::string bar_label() const;
   // The bar's label, without the name of the numbers if it is the usual "weight". May be empty.
   std::string bar_remark() const;
@@ -94,7 +94,7 @@ class Model {
   void set_ends(const Picture& picture, std::string_view function);
   void set_ends(Range& range) const;
   std::vector<double> round_numbers() const;
-  std::string ends_of(double end, bool low) const;
+  std::string end_text(double end, bool low) const;
   std::string remarks(std::string label) const;
 
   std::vector<Panel> panels_;

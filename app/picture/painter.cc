@@ -27,9 +27,9 @@ std::string repeated(std::string_view text, int times) {
   return result;
 }
 
-// Half of the weight of each key if the largest sum of a row were divided equally among the largest
-// number of unmasked keys in a row; 0 if there are no weights. Half, so that a nearly even row is
-// not a random pattern of blanks.
+// Returns s / n / 2, where s is the largest sum of a row and n the largest number of unmasked keys
+// in a row: half of each weight in a row that divides s equally among n keys. It is half, so that a
+// nearly even row is not a random pattern of blanks.
 double least_notable(const Model& model) {
   double heaviest = 0;
   Index most = 1;

@@ -33,7 +33,7 @@ class Painter {
   explicit Painter(const TerminalStyle& style) : colours_(style.colours) {}
   void put(const Look& look, std::string_view text, int width);
   void blanks(int width) { put({}, std::string(static_cast<std::size_t>(width), ' '), width); }
-  // The line so far, with the style reset at its end.
+  // Returns the line so far, with the style reset at its end, and begins a new one.
   Line take();
 
  private:

@@ -47,8 +47,8 @@ constexpr Bar kCividis{{
     {254, 232, 56},
 }};
 
-// Greys whose OKLCH lightness falls from 0.92 by 0.80, and those for terminals, whose lightness
-// rises from 0.42 by 0.53.
+// Greys for paper, whose OKLCH lightness falls from 0.92 to 0.12, and greys for terminals, whose
+// lightness rises from 0.42 to 0.95.
 constexpr Bar kGrey{{
     {228, 228, 228},
     {212, 212, 212},
@@ -110,7 +110,7 @@ constexpr Bar kRedBlue{{
     {103, 0, 31},
 }};
 // Red and blue for terminals, where the middle is dark: OKLCH lightness 0.34 + 0.48 |x|, chroma
-// 0.15 |x|^0.8, hue 250 degrees for x < 0, else 35, at x from -1 to 1.
+// 0.15 |x|^0.8, hue 250 degrees for x < 0, else 35, at x from -1 to 1; clipped to sRGB at the ends.
 constexpr Bar kTerminalRedBlue{{
     {114, 202, 255},
     {106, 182, 255},

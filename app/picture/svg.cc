@@ -192,7 +192,7 @@ class Drawing {
     svg_.box({x, y, layout_.map_width, layout_.map_height}, "none", "#888");
   }
 
-  // Draws a tick at each labelled row or column of an axis on which others have no label.
+  // Draws a tick at each labelled row or column of an axis on which only some are labelled.
   void marks(Index p) {
     const Index rows = p % layout_.grid_columns == 0 ? model_.queries().size() : 0;
     const Index columns = p < layout_.grid_columns ? model_.keys().size() : 0;

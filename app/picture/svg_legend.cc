@@ -86,11 +86,11 @@ void draw_legend(SvgWriter& svg, const Model& model, const Layout& layout) {
   double all = 0;
   for (const Item& item : items) all += item.width() + kBetween;
   double x = start + kBarWidth + std::max(20.0, half_tick(ticks.back()) + 10);
-  bool together = x + all > end;  // samples that do not all fit beside the bar go below it
+  bool below = x + all > end;  // samples that do not all fit beside the bar go below it
   n = 0;
   for (const Item& item : items) {
-    if (together || (x + item.width() > end && x > start)) {
-      together = false;
+    if (below || (x + item.width() > end && x > start)) {
+      below = false;
       x = start;
       y = svg.bottom() + 8;
     }

@@ -15,7 +15,7 @@ namespace qkv::app::picture {
 inline constexpr std::string_view kInk = "#222";
 inline constexpr std::string_view kFaint = "#777";
 inline constexpr std::string_view kThinLine = "fill=\"none\" stroke=\"#888\" stroke-width=\"0.5\"";
-inline constexpr double kBaseline = 0.36;  // below the middle of a line, in font sizes
+inline constexpr double kBaseline = 0.36;  // from the middle of a text to its baseline, in em
 
 // A cell's fill: a level of the bar, or one of these values.
 enum Fill : std::size_t { kFillZero = kLevels, kFillMasked, kFillNotFinite, kFills };

@@ -15,7 +15,7 @@ namespace {
 
 using namespace picture;  // NOLINT(google-build-using-namespace): this folder's own names
 
-constexpr Index kRoomyRows = 40;   // up to this many, every query has a line and a label
+constexpr Index kRoomyRows = 40;   // up to this many, each query always has a line and a label
 constexpr Index kRoomyKeys = 200;  // with more keys, two columns each would make too many bands
 constexpr int kTallestLabel = 12;  // letters of a key's label, which is vertical
 constexpr int kGap = 3;            // columns between panels side by side
@@ -347,7 +347,7 @@ class Screen {
   CellPainter cells_;
   int label_width_ = 0;
   int cell_width_ = 2;
-  bool halves_ = false;
+  bool halves_ = false;  // whether a line of text shows two queries
   Index bands_ = 1;
   Index band_ = 1;  // keys in each band
   std::string text_{};

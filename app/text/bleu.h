@@ -26,7 +26,7 @@ namespace qkv::app {
 
 inline constexpr int kBleuOrders = 4;  // n-grams of 1 to 4 tokens
 
-// The counts by which a sentence enters the score of its corpus: those of all sentences are added.
+// The counts of one sentence. The score of a corpus comes from the sum of its sentences' counts.
 struct BleuCounts {
   std::array<Index, kBleuOrders> matches{};
   std::array<Index, kBleuOrders> ngrams{};  // n-grams of the translation

@@ -46,8 +46,8 @@ struct CorpusScore {
 
 QKV_API CorpusScore corpus_score(std::span<const SentenceCounts> sentences);
 
-// The options of a paired test of two systems: the number of samples, and the seed they are drawn
-// by.
+// The options of a paired test of two systems: the number of samples, and the seed of their random
+// draws.
 struct Resampling {
   Index samples = 1000;
   std::uint64_t seed = 0;
@@ -83,9 +83,9 @@ struct PairedTest {
 // Evaluation"): both systems are scored on the same samples, each of as many sentences as the
 // corpus, drawn with replacement. As in sacreBLEU, p = (c + 1) / (samples + 1), where c counts the
 // samples whose absolute difference, less the mean of the absolute differences, is larger than the
-// difference on the corpus. If that difference is 0, p is 1, where sacreBLEU gives identical
-// systems its least p. Both spans must count the same sentences. The result is the same on
-// every machine. Throws Cancelled if `stop` is set.
+// difference on the corpus. If that difference is 0, p is 1; sacreBLEU, in contrast, gives
+// identical systems its smallest p. Both spans must count the same sentences. The result is the
+// same on every machine. Throws Cancelled if `stop` is set.
 QKV_API PairedTest paired_bootstrap(std::span<const SentenceCounts> one,
                                     std::span<const SentenceCounts> other,
                                     const Resampling& resampling,

@@ -43,8 +43,8 @@ inline void put_float(std::string& to, std::uint32_t field, float value) {
   for (unsigned shift = 0; shift < 32; shift += 8) to += static_cast<char>((bits >> shift) & 0xFFU);
 }
 
-// Takes values from the beginning of bytes. Each function returns none if the bytes do not begin
-// with such a value.
+// Takes values from the beginning of bytes. varint(), bytes() and fixed32() return none if the
+// bytes do not begin with such a value.
 class Taker {
  public:
   explicit Taker(std::string_view bytes) : rest_(bytes) {}

@@ -27,15 +27,15 @@ struct Sentence {
 // Collects sentence pairs: pairs with the same source are one sentence with several references.
 class QKV_API Sentences {
  public:
-  // Adds a pair and returns the place of its sentence in all().
+  // Adds a pair and returns the index of its sentence in all().
   std::size_t add(std::string_view source, std::string_view reference);
-  // The place that add() would return; all().size() for a new sentence.
+  // The index that add() would return; all().size() for a new sentence.
   std::size_t find(std::string_view source) const;
   // All sentences, in the order of their first pairs.
   const std::vector<Sentence>& all() const { return all_; }
 
  private:
-  std::unordered_map<std::string, std::size_t> places_{};  // places in all_ by folded source
+  std::unordered_map<std::string, std::size_t> places_{};  // indices in all_ by folded source
   std::vector<Sentence> all_{};
 };
 

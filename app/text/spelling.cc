@@ -19,8 +19,8 @@ namespace {
 
 constexpr std::size_t kShortestRun = 3;
 constexpr std::size_t kLongestRun = 5;
-// The standard deviation of GloVe 6B's 50-wide vectors (5,050 frequent words: 0.634, excluding the
-// one channel that is about 3.5 in every word).
+// The standard deviation of the numbers in GloVe 6B's 50-wide vectors, measured on 5,050 frequent
+// words without the one channel that is about 3.5 in every word.
 constexpr double kDeviation = 0.634;
 
 // FNV-1a, 64 bits, with the offset and the prime published by Fowler, Noll and Vo.
@@ -32,8 +32,8 @@ std::uint64_t fnv1a(std::string_view bytes) {
   return hash;
 }
 
-// Calls take(bytes) for "<word>" itself, then for its runs of 3 to 5 code points; returns the
-// number of calls. Allocates only the word's bytes and the offsets of its code points.
+// Calls take(bytes) for "<word>" itself, then for its shorter runs of 3 to 5 code points; returns
+// the number of calls. Allocates only the word's bytes and the offsets of its code points.
 template <class Take>
 std::size_t for_each_ngram(const std::string& word, Take&& take) {
   const std::string wrapped = '<' + word + '>';

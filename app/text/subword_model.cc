@@ -96,8 +96,9 @@ std::string normalizer_spec() {
 
 // Refuses bytes that are the beginning of a model of at least `expected` bytes.
 [[noreturn]] void refuse_truncated(std::size_t expected, std::size_t got) {
-  refuse_model(fmt::format("must be a whole model, but are truncated: expected at least {}, got {}",
-                           expected, got));
+  refuse_model(
+      fmt::format("must be a whole model, but are truncated: expected at least {} bytes, got {}",
+                  expected, got));
 }
 
 LearnedPiece piece_from(std::string_view message) {

@@ -20,7 +20,7 @@ struct LearnedPiece {
 
 struct SubwordModel {
   SubwordAlgorithm algorithm = SubwordAlgorithm::kUnigram;
-  std::vector<LearnedPiece> pieces{};  // by id; the first follows special tokens and bytes
+  std::vector<LearnedPiece> pieces{};  // by id; the first id follows special tokens and bytes
 };
 
 // The text of the piece that stands for a byte: "<0xC3>".

@@ -7,9 +7,9 @@
 
 namespace qkv::app {
 
-// The form in which subword models read a text. Any run of white space, control characters, U+FEFF
-// and SentencePiece's sign for a blank becomes one blank, and is removed at either end; a text that
-// is_blank() becomes empty. Throws Error for invalid UTF-8.
+// Returns a text in the form in which subword models read it. Any run of white space, control
+// characters, U+FEFF and SentencePiece's sign for a blank becomes one blank; a run at either end is
+// removed. A text that is_blank() becomes empty. Throws Error for invalid UTF-8.
 std::string with_single_blanks(std::string_view text);
 
 }  // namespace qkv::app

@@ -36,7 +36,7 @@ std::string without_signs(std::string text) {
 }
 
 // Puts blanks into words that are longer than kLongestWord. Pieces have at most 16 characters, so
-// hardly any are missed.
+// hardly any piece is missed.
 std::string with_short_words(std::string_view text) {
   std::string result;
   std::size_t length = 0;
@@ -54,7 +54,8 @@ std::string with_short_words(std::string_view text) {
   return result;
 }
 
-// Passes the texts to SentencePiece, which calls value() and Next() until done() and keeps copies.
+// Passes the texts, up to about kMostTextBytes, to SentencePiece, which calls value() and Next()
+// until done() and keeps copies.
 class TrainingTexts : public sentencepiece::SentenceIterator {
  public:
   explicit TrainingTexts(std::function<std::optional<std::string>()> next)

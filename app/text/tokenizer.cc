@@ -31,7 +31,7 @@ struct SplitText {
 // Splits a text without changing its case. The tokens as read are returned if lower case changes
 // the number of characters or words, and for subwords, which split differently in another case.
 struct SplitAsTyped {
-  std::string_view text;          // with straight quotation marks
+  std::string_view text;          // as typed, but with straight quotation marks
   std::vector<std::string> read;  // the tokens of the text as it is read
 
   template <class Plain>

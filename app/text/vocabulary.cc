@@ -112,13 +112,13 @@ void VocabularyBuilder::add(std::span<const std::string> tokens) {
 }
 
 Vocabulary VocabularyBuilder::build(Index min_count, Index most) const {
-  const auto check_positive = [](std::string_view name, Index value) {
+  const auto check_not_negative = [](std::string_view name, Index value) {
     if (value >= 0) return;
     throw Error("VocabularyBuilder::build", name,
                 fmt::format("must not be negative, got {}", value));
   };
-  check_positive("min_count", min_count);
-  check_positive("most", most);
+  check_not_negative("min_count", min_count);
+  check_not_negative("most", most);
   std::vector<CountedToken> tokens;
   for (const auto& [text, count] : counts_) {
     if (count >= min_count) tokens.push_back({text, count});

@@ -25,12 +25,12 @@ struct QkvArray {
 struct QkvCall {
   QkvArray q, k, v, cu_seqlens_q, cu_seqlens_k;
   QkvArray bias, keep, padding, key_lengths, alibi, sinks, offsets;
-  QkvArray wq, wk, score_v, score_b;  // the additive score's; without wq, scaled dot
+  QkvArray wq, wk, score_v, score_b;  // of an additive score; without wq: scaled dot
   QkvArray out, lse, row_max, column_sums, value_sums, entropy, weights;
   double scale;  // NaN: the default
   double softcap;
   int causal;                 // 0, or 1 for the mask j <= i + o
-  int corner;                 // of the diagonal: 0 bottom right, 1 top left
+  int corner;                 // where the diagonal is: 0 bottom right, 1 top left
   std::int64_t window_left;   // -1: unbounded
   std::int64_t window_right;  // -1: unbounded
   double dropout;
@@ -39,7 +39,7 @@ struct QkvCall {
   void* stream;
 };
 
-// The arrays of a backward call that the QkvCall of its forward call does not have.
+// The arrays of a backward call that a QkvCall does not have.
 struct QkvGradients {
   QkvArray dout, dlse;
   QkvArray dq, dk, dv;
@@ -94,14 +94,14 @@ Options options_of(const QkvCall& call) {
   return options;
 }
 
-// Stores a text until the thread's next one, so that a C function can return it.
+// Stores a text until the thread's next call, so that a C function can return it.
 const char* keep_text(std::string text) {
-  thread_local std::string kept;
-  kept = std::move(text);
-  return kept.c_str();
+  thread_local std::string stored;
+  stored = std::move(text);
+  return stored.c_str();
 }
 
-// Calls f(). Returns null, or the error's text by keep_text().
+// Calls f(). Returns null, or the text of the exception, stored by keep_text().
 template <class F>
 const char* error_of(const F& f) {
   try {
@@ -122,8 +122,8 @@ extern "C" {
 [[gnu::visibility("default")]] const char* qkv_cuda_why_no_device();
 [[gnu::visibility("default")]] std::int64_t qkv_cuda_size_of_call();
 
-// Puts a call into its stream. Returns null, or the error's text, which the thread's next text
-// replaces. qkv_cuda_attention_backward() works alike.
+// Puts a call into its stream. Returns null, or the text of an error, which is valid until the
+// thread's next call of a function below. qkv_cuda_attention_backward() works alike.
 const char* qkv_cuda_attention(const QkvCall* call) {
   return error_of([&] {
     const Outputs outputs{.out = view_of(call->out),
@@ -149,7 +149,7 @@ const char* qkv_cuda_attention_backward(const QkvCall* call, const QkvGradients*
 // Why there is no device, or "".
 const char* qkv_cuda_why_no_device() { return keep_text(cuda::why_no_device()); }
 
-// The size of QkvCall in bytes, with which a caller compares that of its own declaration.
+// The size of QkvCall in bytes. A caller compares it with the size of its own declaration.
 std::int64_t qkv_cuda_size_of_call() { return sizeof(QkvCall); }
 
 }  // extern "C"

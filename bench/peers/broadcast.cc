@@ -18,8 +18,8 @@
 namespace qkv::bench {
 namespace {
 
-// The loops of the width that the library's calls use. The targets avx512bf16 and amx differ from
-// avx512 only in products of BF16, and this formula is one in float32.
+// The loops for the vector width of the library's CPU target, if there are any. The targets
+// avx512bf16 and amx differ from avx512 only in products of BF16, which the formula does not use.
 std::optional<BroadcastLoops> loops_here() {
   const std::string_view target = cpu_target();
   if (target == "amx" || target == "avx512bf16" || target == "avx512") return broadcast_avx512();
@@ -28,14 +28,14 @@ std::optional<BroadcastLoops> loops_here() {
 }
 
 // Transposes a matrix [rows,columns].
-void turn(const float* from, float* to, Index rows, Index columns) {
+void transpose(const float* from, float* to, Index rows, Index columns) {
   for (Index r = 0; r < rows; ++r) {
     for (Index c = 0; c < columns; ++c) to[c * rows + r] = from[r * columns + c];
   }
 }
 
-// A call by the broadcast formula. At any time the values of tanh for one query and `block` keys
-// are in memory.
+// A call by the broadcast formula. Memory holds the values of tanh for one query and at most
+// `block` keys at a time.
 class Composition {
  public:
   Composition(const Problem& problem, float* out, const BroadcastLoops& loops, Index block)
@@ -54,9 +54,9 @@ class Composition {
   void run() {
     const auto& score = std::get<Additive>(problem_->options.score);
     const Shape& s = problem_->shape;
-    turn(score.wq.as<float>(), floats(wq_), U_, s.D);
-    turn(score.wk.as<float>(), floats(wk_), U_, s.D);
-    for (Index b = 0; b < s.B; ++b) entry(score, b);
+    transpose(score.wq.as<float>(), floats(wq_), U_, s.D);
+    transpose(score.wk.as<float>(), floats(wk_), U_, s.D);
+    for (Index b = 0; b < s.B; ++b) run_entry(score, b);
   }
 
  private:
@@ -66,7 +66,7 @@ class Composition {
   };
   static float* floats(const Array& array) { return static_cast<float*>(array.memory.data()); }
 
-  void entry(const Additive& score, Index b) {
+  void run_entry(const Additive& score, Index b) {
     const Shape& s = problem_->shape;
     const Index E = s.value_width();
     const float* values = problem_->v.as<float>() + b * s.Tk * E;
@@ -94,17 +94,18 @@ class Composition {
 };
 
 // Whether the formula supports the problem.
-bool takes(const Problem& problem, const BroadcastLoops& loops) {
+bool is_supported(const Problem& problem, const BroadcastLoops& loops) {
   const Shape& s = problem.shape;
   return units_of(problem) > 0 && problem.pass == Pass::kForward && s.H * s.G == 1 &&
          s.dtype == DType::kFloat32 && units_of(problem) % loops.lanes == 0 &&
          s.value_width() % loops.lanes == 0 && has_score_alone(problem);
 }
 
-// Binds the formula with the block of keys that is fastest here, found by experiment.
+// Returns a function that runs the formula with the fastest of several blocks of keys, found by
+// experiment; an empty one if the problem is not supported.
 std::function<void()> bind(const Problem& problem, const std::vector<View>& results, int threads) {
   const std::optional<BroadcastLoops> loops = loops_here();
-  if (threads > 1 || !loops || !takes(problem, *loops)) return nullptr;
+  if (threads > 1 || !loops || !is_supported(problem, *loops)) return nullptr;
   std::shared_ptr<Composition> best;
   double best_time = std::numeric_limits<double>::infinity();
   for (const Index block : {16, 64, 256, 2048}) {

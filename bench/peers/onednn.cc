@@ -19,39 +19,39 @@ class Worker {
   Worker(const dnnl::engine& engine, const Sizes& sizes)
       : stream_(engine),
         sizes_(sizes),
-        first_(first_of(engine, sizes)),
-        second_(second_of(engine, sizes)),
+        scores_desc_(scores_desc_of(engine, sizes)),
+        out_desc_(out_desc_of(engine, sizes)),
         softmax_(softmax_of(engine, sizes)),
         queries_(rows_of(sizes.block, sizes.D), engine, nullptr),
         scores_(rows_of(sizes.block, sizes.Tk), engine),
         out_(rows_of(sizes.block, sizes.D), engine, nullptr),
-        product_(first_),
-        sum_(second_),
+        scores_product_(scores_desc_),
+        out_product_(out_desc_),
         normalise_(softmax_) {}
 
-  Desc keys_desc() const { return first_.weights_desc(); }
-  Desc values_desc() const { return second_.weights_desc(); }
+  Desc keys_desc() const { return scores_desc_.weights_desc(); }
+  Desc values_desc() const { return out_desc_.weights_desc(); }
 
-  // Computes a block; `q` and `out` point to its first rows.
+  // Computes a block of query rows; `q` and `out` point to its first row.
   void run(float* q, float* out, const dnnl::memory& keys, const dnnl::memory& values) {
     queries_.set_data_handle(q);
     out_.set_data_handle(out);
-    product_.execute(stream_,
-                     {{DNNL_ARG_SRC, queries_}, {DNNL_ARG_WEIGHTS, keys}, {DNNL_ARG_DST, scores_}});
+    scores_product_.execute(
+        stream_, {{DNNL_ARG_SRC, queries_}, {DNNL_ARG_WEIGHTS, keys}, {DNNL_ARG_DST, scores_}});
     normalise_.execute(stream_, {{DNNL_ARG_SRC, scores_}, {DNNL_ARG_DST, scores_}});
-    sum_.execute(stream_,
-                 {{DNNL_ARG_SRC, scores_}, {DNNL_ARG_WEIGHTS, values}, {DNNL_ARG_DST, out_}});
+    out_product_.execute(
+        stream_, {{DNNL_ARG_SRC, scores_}, {DNNL_ARG_WEIGHTS, values}, {DNNL_ARG_DST, out_}});
     stream_.wait();
   }
   void put(dnnl::memory& from, dnnl::memory& to) { reorder(stream_, from, to); }
 
  private:
-  static dnnl::matmul::primitive_desc first_of(const dnnl::engine& engine, const Sizes& s) {
+  static dnnl::matmul::primitive_desc scores_desc_of(const dnnl::engine& engine, const Sizes& s) {
     dnnl::primitive_attr scaled;
     scaled.set_output_scales(0, {scale_of(s)});
     return {{rows_of(s.block, s.D), any_of(s.D, s.Tk), rows_of(s.block, s.Tk)}, scaled, engine};
   }
-  static dnnl::matmul::primitive_desc second_of(const dnnl::engine& engine, const Sizes& s) {
+  static dnnl::matmul::primitive_desc out_desc_of(const dnnl::engine& engine, const Sizes& s) {
     return {{rows_of(s.block, s.Tk), any_of(s.Tk, s.D), rows_of(s.block, s.D)}, engine};
   }
   static dnnl::softmax_forward::primitive_desc softmax_of(const dnnl::engine& engine,
@@ -61,19 +61,19 @@ class Worker {
 
   dnnl::stream stream_;
   Sizes sizes_;
-  dnnl::matmul::primitive_desc first_;
-  dnnl::matmul::primitive_desc second_;
+  dnnl::matmul::primitive_desc scores_desc_;
+  dnnl::matmul::primitive_desc out_desc_;
   dnnl::softmax_forward::primitive_desc softmax_;
   dnnl::memory queries_;
   dnnl::memory scores_;
   dnnl::memory out_;
-  dnnl::matmul product_;
-  dnnl::matmul sum_;
+  dnnl::matmul scores_product_;
+  dnnl::matmul out_product_;
   dnnl::softmax_forward normalise_;
 };
 
-// A forward pass. Keys and values are reordered for the primitives, which is part of the time, then
-// the threads take blocks of query rows.
+// A forward pass. A run first reorders keys and values for the primitives. Then the threads take
+// blocks of query rows.
 class Composition {
  public:
   Composition(const Problem& problem, const std::vector<View>& results, int threads, Index block)
@@ -82,7 +82,7 @@ class Composition {
         q_(problem.q.as<float>()),
         out_(results[0].as<float>()),
         threads_(threads),
-        plain_keys_(turned_of(sizes_.D, sizes_.Tk), engine_, problem.k.data()),
+        plain_keys_(transposed_of(sizes_.D, sizes_.Tk), engine_, problem.k.data()),
         plain_values_(rows_of(sizes_.Tk, sizes_.D), engine_, problem.v.data()) {
     for (std::size_t n = 0; n < threads_.count(); ++n) {
       omp_set_num_threads(1);  // primitives are created for the current number of threads

@@ -13,7 +13,7 @@ namespace {
 
 using Product = dnnl::matmul::primitive_desc;
 
-// Whether a product is scaled as scores are, and whether it is added to its target.
+// Whether a product is scaled as scores are, and whether it is added to its destination.
 enum class Scale { kNone, kScores };
 enum class Store { kOverwrite, kAdd };
 
@@ -38,17 +38,17 @@ struct Products {
                             Scale::kNone, Store::kOverwrite)),
         dq(product_of(e, s, rows_of(s.block, s.Tk), any_of(s.Tk, s.D), rows_of(s.block, s.D),
                       Scale::kScores, Store::kOverwrite)),
-        dk(product_of(e, s, turned_of(s.Tk, s.block), rows_of(s.block, s.D), rows_of(s.Tk, s.D),
+        dk(product_of(e, s, transposed_of(s.Tk, s.block), rows_of(s.block, s.D), rows_of(s.Tk, s.D),
                       Scale::kScores, Store::kAdd)),
-        dv(product_of(e, s, turned_of(s.Tk, s.block), rows_of(s.block, s.D), rows_of(s.Tk, s.D),
+        dv(product_of(e, s, transposed_of(s.Tk, s.block), rows_of(s.block, s.D), rows_of(s.Tk, s.D),
                       Scale::kNone, Store::kAdd)) {}
   Product scores, dweights, dq, dk, dv;
 };
 
-// Keys and values in the orders that the products prefer; "turned" stands for transposed.
+// Keys and values in the memory orders that the products prefer.
 struct Packed {
-  dnnl::memory keys_turned;
-  dnnl::memory values_turned;
+  dnnl::memory keys_transposed;
+  dnnl::memory values_transposed;
   dnnl::memory keys;
 };
 
@@ -62,7 +62,7 @@ struct Block {
 // The primitives, created once, and the memory with which one thread computes blocks.
 class Worker {
  public:
-  // `dk` and `dv` [Tk,D] are sums of this thread alone; the caller owns them.
+  // `dk` and `dv` [Tk,D] receive the sums of this thread alone; the caller owns this memory.
   Worker(const dnnl::engine& e, const Sizes& s, float* dk, float* dv)
       : stream_(e),
         products_(e, s),
@@ -73,8 +73,8 @@ class Worker {
         dq_(rows_of(s.block, s.D), e, nullptr),
         weights_(rows_of(s.block, s.Tk), e),
         dscores_(rows_of(s.block, s.Tk), e),
-        weights_turned_(turned_of(s.Tk, s.block), e, weights_.get_data_handle()),
-        dscores_turned_(turned_of(s.Tk, s.block), e, dscores_.get_data_handle()),
+        weights_transposed_(transposed_of(s.Tk, s.block), e, weights_.get_data_handle()),
+        dscores_transposed_(transposed_of(s.Tk, s.block), e, dscores_.get_data_handle()),
         dk_(rows_of(s.Tk, s.D), e, dk),
         dv_(rows_of(s.Tk, s.D), e, dv),
         scores_product_(products_.scores),
@@ -92,15 +92,15 @@ class Worker {
     q_.set_data_handle(block.q);
     dout_.set_data_handle(block.dout);
     dq_.set_data_handle(block.dq);
-    multiply(scores_product_, q_, packed.keys_turned, weights_);
+    multiply(scores_product_, q_, packed.keys_transposed, weights_);
     normalise_.execute(stream_, {{DNNL_ARG_SRC, weights_}, {DNNL_ARG_DST, weights_}});
-    multiply(dv_product_, weights_turned_, dout_, dv_);
-    multiply(dweights_product_, dout_, packed.values_turned, dscores_);
+    multiply(dv_product_, weights_transposed_, dout_, dv_);
+    multiply(dweights_product_, dout_, packed.values_transposed, dscores_);
     undo_normalise_.execute(
         stream_,
         {{DNNL_ARG_DST, weights_}, {DNNL_ARG_DIFF_DST, dscores_}, {DNNL_ARG_DIFF_SRC, dscores_}});
     multiply(dq_product_, dscores_, packed.keys, dq_);
-    multiply(dk_product_, dscores_turned_, q_, dk_);
+    multiply(dk_product_, dscores_transposed_, q_, dk_);
     stream_.wait();
   }
 
@@ -115,15 +115,15 @@ class Worker {
   dnnl::softmax_forward::primitive_desc softmax_;
   dnnl::softmax_backward::primitive_desc dsoftmax_;
   dnnl::memory q_, dout_, dq_;
-  dnnl::memory weights_, dscores_, weights_turned_, dscores_turned_;
+  dnnl::memory weights_, dscores_, weights_transposed_, dscores_transposed_;
   dnnl::memory dk_, dv_;
   dnnl::matmul scores_product_, dweights_product_, dq_product_, dk_product_, dv_product_;
   dnnl::softmax_forward normalise_;
   dnnl::softmax_backward undo_normalise_;
 };
 
-// A backward pass. Keys and values are reordered for the primitives, which is part of the time,
-// then the threads take blocks. The threads have separate sums of dk and dv, added at the end.
+// A backward pass. A run first reorders keys and values for the primitives. Then the threads take
+// blocks of query rows. Each thread has its own sums of dk and dv, which are added at the end.
 class Composition {
  public:
   Composition(const Problem& problem, const std::vector<View>& results, int threads, Index block)
@@ -131,13 +131,13 @@ class Composition {
         sizes_{problem.shape.Tq, problem.shape.Tk, problem.shape.D, block},
         first_{problem.q.as<float>(), problem.dout.as<float>(), results[0].as<float>()},
         threads_(threads),
-        plain_keys_turned_(turned_of(sizes_.D, sizes_.Tk), engine_, problem.k.data()),
-        plain_values_turned_(turned_of(sizes_.D, sizes_.Tk), engine_, problem.v.data()),
+        plain_keys_transposed_(transposed_of(sizes_.D, sizes_.Tk), engine_, problem.k.data()),
+        plain_values_transposed_(transposed_of(sizes_.D, sizes_.Tk), engine_, problem.v.data()),
         plain_keys_(rows_of(sizes_.Tk, sizes_.D), engine_, problem.k.data()) {
     sums_.push_back({results[1].as<float>(), results[2].as<float>()});
     for (std::size_t n = 1; n < threads_.count(); ++n) {
-      float* own = memory_.emplace_back(2 * sum_size()).data();
-      sums_.push_back({own, own + sum_size()});
+      float* memory = memory_.emplace_back(2 * sum_size()).data();
+      sums_.push_back({memory, memory + sum_size()});
     }
     for (const Sums& sums : sums_) {
       omp_set_num_threads(1);  // primitives are created for the current number of threads
@@ -151,9 +151,9 @@ class Composition {
 
   void run() {
     threads_.each([this](std::size_t n) {
-      if (n == 0) workers_[n]->put(plain_keys_turned_, packed_.keys_turned);
+      if (n == 0) workers_[n]->put(plain_keys_transposed_, packed_.keys_transposed);
       if (n + 1 == threads_.count()) {
-        workers_[n]->put(plain_values_turned_, packed_.values_turned);
+        workers_[n]->put(plain_values_transposed_, packed_.values_transposed);
       }
       if (n == 0) workers_[n]->put(plain_keys_, packed_.keys);
     });
@@ -182,8 +182,8 @@ class Composition {
     }
   }
 
-  // Adds a range of all threads' sums to the sums of the first thread, which are the results. Each
-  // thread adds another range.
+  // Adds the sums of the other threads to those of the first thread, which are the results. Each
+  // call of this function adds the elements of another range.
   void add_sums(std::size_t thread) {
     const std::size_t begin = thread * sum_size() / threads_.count();
     const std::size_t end = (thread + 1) * sum_size() / threads_.count();
@@ -197,7 +197,7 @@ class Composition {
   Sizes sizes_;
   Block first_;
   Threads threads_;
-  dnnl::memory plain_keys_turned_, plain_values_turned_, plain_keys_;
+  dnnl::memory plain_keys_transposed_, plain_values_transposed_, plain_keys_;
   Packed packed_;
   std::vector<std::vector<float>> memory_;
   std::vector<Sums> sums_;

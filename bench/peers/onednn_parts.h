@@ -28,7 +28,7 @@ inline Desc rows_of(Index rows, Index columns) { return {{rows, columns}, kFloat
 // A matrix in the order that the primitive prefers.
 inline Desc any_of(Index rows, Index columns) { return {{rows, columns}, kFloat, Tag::any}; }
 // A matrix that is stored as its row-major transpose.
-inline Desc turned_of(Index rows, Index columns) { return {{rows, columns}, kFloat, Tag::ba}; }
+inline Desc transposed_of(Index rows, Index columns) { return {{rows, columns}, kFloat, Tag::ba}; }
 
 struct Sizes {
   Index Tq;

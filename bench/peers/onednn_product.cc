@@ -25,8 +25,8 @@ Operands operands_of(const Product& p) {
   const Tensor& bias = p.layer.parameters().bias;
   switch (p.gives) {
     case Gives::kOutput:
-      return {rows_of(p.rows, p.in), turned_of(p.in, p.out), rows_of(p.rows, p.out),
-              rows_of(1, p.out),     p.x.view().data(),      w.view().data(),
+      return {rows_of(p.rows, p.in), transposed_of(p.in, p.out), rows_of(p.rows, p.out),
+              rows_of(1, p.out),     p.x.view().data(),          w.view().data(),
               bias.view().data()};
     case Gives::kInputGradient:
       return {.a = rows_of(p.rows, p.out),
@@ -37,21 +37,21 @@ Operands operands_of(const Product& p) {
     case Gives::kWeightGradient:
       break;
   }
-  return {.a = turned_of(p.out, p.rows),
+  return {.a = transposed_of(p.out, p.rows),
           .b = rows_of(p.rows, p.in),
           .c = rows_of(p.out, p.in),
           .a_data = p.dy.view().data(),
           .b_data = p.x.view().data()};
 }
 
-// The memory order of b, and when b is brought into it.
+// The memory order of b, and when b is reordered.
 enum class Order {
-  kPlain,    // it is used as it is
-  kBlocked,  // it is reordered for the primitive in each run
-  kPacked,   // it is reordered once, which is not timed
+  kPlain,    // b is used as it is
+  kBlocked,  // each run reorders b for the primitive
+  kPacked,   // b is reordered once, which is not timed
 };
 
-// A product with b in one order.
+// A product c = a b (+ bias) with b in one of the orders.
 class OneProduct {
  public:
   OneProduct(const Operands& o, float* result, Order order)
@@ -103,7 +103,7 @@ std::vector<Way> bind_product(const Product& product, const View& result, int th
   if (threads != 1) return {};
   std::vector<std::pair<const char*, Order>> orders = {{"plain", Order::kPlain},
                                                        {"blocked", Order::kBlocked}};
-  // A weight gradient has operands that change in each training step, so none can be packed once.
+  // Operands of a weight gradient change in each training step, so b cannot be packed once.
   if (product.gives != Gives::kWeightGradient) orders.emplace_back("packed", Order::kPacked);
   std::vector<Way> ways;
   for (const auto& [form, order] : orders) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Measures attention over ranks, and the messages that it needs. scripts/measure/rank_speed.py runs
-// it by mpirun.
+// Measures the speed of attention over ranks, and of messages between two ranks.
+// scripts/measure/rank_speed.py runs this program by mpirun.
 //
 // usage: mpirun -n P ring_speed T HEADS CHANNELS ZIGZAGS CAUSAL ROUNDS
 // Prints one line of JSON: the seconds of each round (of the slowest rank), the latency in seconds
@@ -47,7 +47,7 @@ double seconds_of(const std::function<void()>& f) {
 double seconds_of_message(int rank, std::size_t bytes) {
   std::vector<char> data(bytes);
   double best = 1e9;
-  for (int turn = 0; turn < 20; ++turn) {
+  for (int trip = 0; trip < 20; ++trip) {
     MPI_Barrier(MPI_COMM_WORLD);
     const double start = MPI_Wtime();
     for (const int sender : {0, 1}) {
@@ -91,12 +91,12 @@ int run(int rank, int count, char** argv) {
   const bool is_causal = std::string(argv[5]) == "1";
   const int rounds = std::atoi(argv[6]);
   const qkv::Sharding sharding{std::atol(argv[4])};
-  const auto own = static_cast<std::uint32_t>(10 * rank);
+  const auto seed = static_cast<std::uint32_t>(10 * rank);
   const qkv::Dims shape{1, H, T / count, D};
-  const Tensor q = normal(shape, own);
-  const Tensor k = normal(shape, own + 1);
-  const Tensor v = normal(shape, own + 2);
-  const Tensor dout = normal(shape, own + 3);
+  const Tensor q = normal(shape, seed);
+  const Tensor k = normal(shape, seed + 1);
+  const Tensor v = normal(shape, seed + 2);
+  const Tensor dout = normal(shape, seed + 3);
   Tensor out(DType::kFloat32, shape);
   Tensor lse(DType::kFloat32, {1, H, T / count});
   Tensor dq(DType::kFloat32, shape);
@@ -110,16 +110,16 @@ int run(int rank, int count, char** argv) {
   std::vector<double> forward;
   std::vector<double> backward;
   for (int round = 0; round <= rounds; ++round) {
-    const double one = seconds_of([&] {
+    const double forward_time = seconds_of([&] {
       ring_attention({q, k, v}, options, {.out = out, .lse = lse}, *ranks, sharding, context);
     });
-    const double two = seconds_of([&] {
+    const double backward_time = seconds_of([&] {
       ring_attention_backward({q, k, v}, options, {out, lse}, {.out = dout},
                               {.q = dq, .k = dk, .v = dv}, *ranks, sharding, context);
     });
-    if (round == 0) continue;  // the first warms up
-    forward.push_back(one);
-    backward.push_back(two);
+    if (round == 0) continue;  // the first round warms up
+    forward.push_back(forward_time);
+    backward.push_back(backward_time);
   }
   const long peaks[] = {before, peak_memory()};
   std::vector<long> all(static_cast<std::size_t>(2 * count));

@@ -20,10 +20,10 @@ namespace qkv {
 class QKV_API AdditiveMemory {
  public:
   // `k` is [B,G,Tk,Dk], [B,Tk,Dk] or [Tk,Dk], as Inputs::k. The number of query heads is that of a
-  // parameter given per head, else G. Later calls read the arrays again: these and the context must
-  // outlive the memory, and the arrays must not change until the last key_gradients(). The memory
-  // takes 2 U numbers for each key and query head, and U more from the first attention_backward()
-  // on. Throws Error.
+  // parameter given per head, else G. Later calls read the arrays again: the arrays and the context
+  // must outlive the memory, and the arrays must not change until the last key_gradients(). For
+  // each key in each query head, the memory takes 2 U numbers, and U more from the first
+  // attention_backward() on. Throws Error.
   AdditiveMemory(const ConstView& k, const Additive& score, Context& context);
   ~AdditiveMemory();
   AdditiveMemory(AdditiveMemory&&) noexcept;

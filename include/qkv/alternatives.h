@@ -8,8 +8,8 @@
 #include <utility>
 #include <variant>
 
-// Scores, masks and diagonals are variants whose alternatives each have a name, A::kName. Iterating
-// over the variant gives the list of them.
+// Scores, masks and diagonals are variants whose alternatives A have names, A::kName. The functions
+// here go through the alternatives of such a variant.
 namespace qkv {
 
 // Calls f.template operator()<A>() for each alternative A, in the variant's order.
@@ -31,8 +31,8 @@ constexpr auto names_of() {
 
 // The name of the alternative that is held.
 template <class... A>
-constexpr std::string_view name_of(const std::variant<A...>& one) {
-  return std::visit([]<class Held>(const Held&) { return std::string_view(Held::kName); }, one);
+constexpr std::string_view name_of(const std::variant<A...>& v) {
+  return std::visit([]<class Held>(const Held&) { return std::string_view(Held::kName); }, v);
 }
 
 }  // namespace qkv

@@ -60,10 +60,10 @@ QKV_API void attention(const Inputs& inputs, const Options& options, const Outpu
 // in ascending order of their keys have the same bits on every machine.
 QKV_API void merge(const View& out, const View& lse, const ConstView& out2, const ConstView& lse2);
 
-// The state of a softmax over the keys so far, from which calls of later keys continue: the largest
-// score and the sum of exponentials of each query, and its weighted sum of values before it is
-// divided by that sum. All have the dtype of the accumulators. Before the first key `max` is -inf,
-// `sum` and `acc` are 0.
+// The state of a softmax over the keys so far, from which calls of later keys continue. For each
+// query it has the largest score, the sum of exponentials, and the weighted sum of values, not yet
+// divided by the sum of exponentials. All have the dtype of the accumulators. Before the first key
+// `max` is -inf, `sum` and `acc` are 0.
 struct AttentionState {
   View max{};  // [B,H,Tq]
   View sum{};  // [B,H,Tq]
@@ -95,11 +95,11 @@ struct OutputGradients {
   ConstRows weights{};  // gradient of the weights before dropout: all rows or listed ones
 };
 
-// Whether a buffer is overwritten or added to.
+// Says whether a buffer is overwritten or added to.
 enum class Write { kOverwrite, kAccumulate };
 
-// A gradient is requested by setting its buffer. Each has the shape and dtype of its source; axes
-// along which the source was broadcast are summed.
+// A gradient is requested by setting its buffer, which has the shape and dtype of the input that it
+// is the gradient of; axes along which that input was broadcast are summed.
 struct InputGradients {
   View q{};
   View k{};
@@ -115,8 +115,8 @@ struct InputGradients {
 
 // Computes the requested gradients (Dao et al. 2022, appendix B.2, extended to every option).
 // `options` must be those of the forward call; dropout is regenerated from its seed. For a shard of
-// the keys, `saved` are the merged results of all keys: the gradient of q is to be summed over the
-// shards, that of sinks is complete in each, and output_gradients.weights must be absent.
+// the keys, `saved` are the merged results of all keys: the caller sums the gradient of q over the
+// shards, the gradient of sinks is complete in each, and output_gradients.weights must be absent.
 QKV_API void attention_backward(const Inputs& inputs, const Options& options, const Saved& saved,
                                 const OutputGradients& output_gradients,
                                 const InputGradients& input_gradients);
@@ -142,19 +142,19 @@ struct SavedOfAll {
   ConstView weight_sums{};  // [B,H,Tq], float64
 };
 
-// Adds the sum of exp(s_j - lse) over the call's keys to `sums` [B,H,Tq] (float64), only for
-// queries with |lse| > 16, whose gradients attention_backward_step() corrects for the rounding of
-// lse. `lse` is that of all keys. The call must be one that attention_backward_step() takes.
+// Adds the sum of exp(s_j - lse) over the call's keys to `sums` [B,H,Tq] (float64). It does so only
+// for queries with |lse| > 16: attention_backward_step() corrects their gradients for the rounding
+// of lse. `lse` is that of all keys. The call must be one that attention_backward_step() takes.
 QKV_API void add_weight_sums(const Inputs& inputs, const Options& options, const ConstView& lse,
                              const View& sums);
 QKV_API void add_weight_sums(const Inputs& inputs, const Options& options, const ConstView& lse,
                              const View& sums, Context& context);
 
 // Continues sums of gradients, for dot products without QK-norm and rotary positions; q, k and v
-// are not broadcast. Steps over consecutive shards, from first_query and first_key that are
-// multiples of kShardKeys, give the bits of one call with weight_sums and H = G: dq in ascending
-// order of keys, dk and dv in ascending order of queries. With H = R G, a shard takes R calls:
-// call r = 0 .. R-1 has query heads r, r + R, .. (Shard::first_head = r, head_step = R).
+// are not broadcast. With weight_sums and H = G, steps over consecutive shards, whose first_query
+// and first_key are multiples of kShardKeys, give the bits of one call: those of dq if the steps
+// ascend in keys, those of dk and dv if they ascend in queries. With H = R G, a shard takes R
+// calls: call r = 0 .. R-1 has query heads r, r + R, .. (Shard::first_head = r, head_step = R).
 QKV_API void attention_backward_step(const Inputs& inputs, const Options& options,
                                      const SavedOfAll& saved,
                                      const OutputGradients& output_gradients,
@@ -172,7 +172,7 @@ QKV_API void attention_backward_step(const Inputs& inputs, const Options& option
 // channels, for selected rows of dweights, and for gradients that are accumulated or not in C
 // order. Views inside the options (bias, lengths, ...) stay bound: their memory is read at every
 // run. The context must outlive the plan. run() and backward() of a moved-from plan throw Error;
-// its names are "" and its sizes 0.
+// its path() and backward_path() are "", and its numbers of bytes 0.
 class QKV_API Plan {
  public:
   Plan(const Inputs& inputs, const Options& options, Context& context);

@@ -308,7 +308,8 @@ QKV_C_API void qkv_context_set_stop(qkv_context* context, int32_t stop) QKV_C_NO
 // Makes calls use the implementation of this name ("reference", "dot/avx2") or fail; "" ends this.
 // An unknown name is an error of the call.
 QKV_C_API qkv_status qkv_context_force_path(qkv_context* context, const char* name) QKV_C_NOEXCEPT;
-// The bytes of scratch memory kept for later calls, and their release. A null context has none.
+// The bytes of scratch memory held for later calls, which qkv_context_release_scratch() frees. A
+// null context has none.
 QKV_C_API size_t qkv_context_scratch_bytes(const qkv_context* context) QKV_C_NOEXCEPT;
 QKV_C_API void qkv_context_release_scratch(qkv_context* context) QKV_C_NOEXCEPT;
 
@@ -367,7 +368,7 @@ typedef struct qkv_input_gradients {
   qkv_tensor bias;
   qkv_tensor alibi;
   qkv_tensor sinks;
-  int32_t accumulate;  // 1: gradients are added to the arrays; 0: they overwrite these
+  int32_t accumulate;  // 1: gradients are added to the arrays; 0: they overwrite the arrays
   int32_t reserved;
 } qkv_input_gradients;
 
@@ -398,8 +399,8 @@ QKV_C_API qkv_status qkv_plan_backward(qkv_plan* plan, const qkv_inputs* inputs,
                                        const qkv_saved* saved,
                                        const qkv_output_gradients* output_gradients,
                                        const qkv_input_gradients* input_gradients) QKV_C_NOEXCEPT;
-// The names of the implementations, "dot/avx2"; "" for null, and if there is no backward pass. They
-// are never freed.
+// The names of the implementations, "dot/avx2"; "" for null, and if there is no backward pass. The
+// strings are never freed.
 QKV_C_API const char* qkv_plan_path(const qkv_plan* plan) QKV_C_NOEXCEPT;
 QKV_C_API const char* qkv_plan_backward_path(const qkv_plan* plan) QKV_C_NOEXCEPT;
 // The bytes of the context's memory that qkv_plan_run() and qkv_plan_backward() need; 0 for null.

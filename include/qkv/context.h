@@ -24,9 +24,9 @@ class QKV_API Executor {
  public:
   using Body = void (*)(void* state, Index index);
   // A parallel loop: calls body(state, index) once for each index in 0..count-1 and returns when
-  // all calls have returned. They may run in any order, on any threads, one after the other or at
-  // once. `body` does not throw. If the loop itself throws, no body may still be running; the call
-  // passes the exception on.
+  // all these calls have returned. They may run in any order, on any threads, one after the other
+  // or at once. `body` does not throw. If the loop itself throws, no body may still be running, and
+  // run() passes the exception on.
   using ParallelFor = void (*)(void* pool, Index count, Body body, void* state);
 
   // Runs everything on the calling thread.

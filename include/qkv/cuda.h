@@ -56,8 +56,8 @@ struct Stream {
 QKV_API void attention(const Inputs& inputs, const Options& options, const Outputs& outputs,
                        const Stream& stream = {});
 
-// attention_backward() on a device; docs/cuda.md lists the gradients. What attention() above says
-// of arrays, the stream and errors holds here, too.
+// attention_backward() on a device; docs/cuda.md lists the gradients. Arrays, the stream and errors
+// are as for attention() above.
 QKV_API void attention_backward(const Inputs& inputs, const Options& options, const Saved& saved,
                                 const OutputGradients& output_gradients,
                                 const InputGradients& input_gradients, const Stream& stream = {});

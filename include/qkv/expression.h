@@ -76,8 +76,8 @@ class QKV_API Expression {
   std::shared_ptr<const detail::ExpressionNode> node_;
 };
 
-// The score s and the place of a pair: batch entry b (of packed sequences, the sequence), query
-// head h, query i of Tq and key j of Tk (of the sequence).
+// The score s and the position of a pair: batch entry b (or packed sequence b), query head h, query
+// i of Tq and key j of Tk (of the sequence, if packed).
 struct QKV_API Symbols {
   Symbols();
   Expression s, b, h, i, j, Tq, Tk;
@@ -92,7 +92,7 @@ class QKV_API Captured {
   explicit Captured(const ConstView& array, const std::string& name = "array");
 
   // The element at `index`, one integer for each axis. Throws Error for another number or type of
-  // indices. A call throws Error, with the place, if an index of any pair is outside the array.
+  // indices. A call throws Error, with the position, if an index of any pair is outside the array.
   template <class... Places>
   Expression operator()(const Places&... index) const {
     const std::array<Expression, sizeof...(index)> all{Expression(index)...};
@@ -111,8 +111,8 @@ class QKV_API Captured {
   std::shared_ptr<const detail::CapturedArray> array_;
 };
 
-// A request for the gradient of an array that scores read, which must be of a real dtype. `to` has
-// the array's shape, and its dtype or float64, in which the gradient is summed.
+// A request for the gradient of a captured array of a real dtype. `to` has the array's shape, and
+// either its dtype or float64. The gradient is summed in float64.
 struct CapturedGradient {
   Captured of;
   View to;
@@ -160,8 +160,8 @@ QKV_API Expression to_number(const Expression& a);
 QKV_API Expression to_integer(const Expression& a);
 
 // A change to the scores, like score_mod() of a function, with the expression's derivative. The
-// derivative of abs at 0, of floor and of conditions is 0; that of min and max is that of a where
-// both are equal. Throws Error for a truth value.
+// derivative of abs at 0, of floor and of conditions is 0; where the arguments of min(a, b) or
+// max(a, b) are equal, the derivative is that of a. Throws Error for a truth value.
 QKV_API ScoreMod score_mod(const Expression& score);
 // A mask: true for a pair that may attend. Throws Error for an expression that is no truth value,
 // or that contains the score.

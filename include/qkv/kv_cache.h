@@ -82,7 +82,7 @@ class QKV_API KvCache {
   // way. If a window has dropped keys, `length` must be 0 or at least first_key() + window, so that
   // the last key left has its whole window. A `length` of at least L - queries is always valid,
   // where L is the longest length that the entry has had. After a truncation to first_key() +
-  // window, the next call may have one query, and one more for each key appended before it.
+  // window, the next call may have one query, and one more for each key appended before that call.
   void truncate(Index entry, Index length);
   // Allocates memory for `pages` pages, so that appending moves no page until more are in use.
   void reserve(Index pages);

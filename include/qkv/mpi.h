@@ -11,7 +11,7 @@
 #include <qkv/ranks.h>
 #include <qkv/ring.h>
 
-// Attention of one sequence over the processes of an MPI communicator: <qkv/ring.h> with its ranks.
+// Attention of one sequence over the processes of an MPI communicator, as in <qkv/ring.h>.
 // Linked with qkv::mpi (CMake: find_package(qkv COMPONENTS mpi)), which needs MPI 3 or newer. One
 // thread of a process calls MPI: MPI_THREAD_FUNNELED suffices.
 namespace qkv::mpi {

@@ -65,7 +65,7 @@ struct Shard {
 // be bit-identical to those of one call: blocks of the sums over keys begin at its multiples.
 inline constexpr Index kShardKeys = 512;
 
-// ---- masks: a pair may attend if all that are given allow it --------------------------------
+// ---- masks: a query may attend to a key if all given masks allow it -------------------------
 
 // Allows j <= i + o.
 struct Causal {
@@ -105,7 +105,7 @@ struct KeyLengths {
 
 using Mask = std::variant<Causal, Window, Keep, Padding, KeyLengths, MaskMod>;
 
-// ---- the rest -------------------------------------------------------------------------------
+// ---- dropout, and all options ---------------------------------------------------------------
 
 // Drops each weight with probability p in [0,1) and divides the kept ones by 1-p. The draw is
 // Philox4x32-10 (Salmon et al. 2011) of (seed; j, i, h, b), whatever the number of threads.

@@ -19,14 +19,14 @@ class Transfer {
  public:
   Transfer() = default;
   // Gives up a message that was not waited for. Only code that handles an error may do so: the
-  // ranks cannot exchange further messages.
+  // ranks cannot exchange messages afterwards.
   virtual ~Transfer() = default;
   Transfer(const Transfer&) = delete;
   Transfer& operator=(const Transfer&) = delete;
 
   // Returns when the message has been received, or when what was sent may change.
   virtual void wait() = 0;
-  // Whether wait() would return at once. Lets messages progress.
+  // True if wait() would return at once. The call also lets messages progress.
   virtual bool is_done() = 0;
 };
 
@@ -44,8 +44,8 @@ class Ranks {
   virtual int rank() const noexcept = 0;
   virtual int count() const noexcept = 0;
   // Begins to send to, or to receive from, another rank, in a channel from 0 to 3. A message is
-  // received with the size with which it was sent. Both throw std::runtime_error if the transport
-  // fails, as do wait() and is_done().
+  // received with the size with which it was sent. send(), receive(), wait() and is_done() throw
+  // std::runtime_error if the transport fails.
   virtual std::unique_ptr<Transfer> send(std::span<const std::byte> data, int to,
                                          int channel = 0) = 0;
   virtual std::unique_ptr<Transfer> receive(std::span<std::byte> data, int from,

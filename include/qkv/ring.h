@@ -16,9 +16,9 @@ namespace qkv {
 
 // How the rows of a sequence are divided. Parts begin at multiples of kShardKeys.
 struct Sharding {
-  // 0: the ranks have consecutive rows. n: the sequence is divided into n equal spans, and of the
-  // 2P equal parts of each, rank r of P has parts r and 2P-1-r: causal work is then equal. The more
-  // spans, the less ranks wait for one another in the backward pass.
+  // 0: each rank has consecutive rows. n > 0: the sequence is divided into n equal spans, and each
+  // span into 2P equal parts, of which rank r of P has parts r and 2P-1-r: all ranks then have
+  // equal causal work. The more spans, the less ranks wait for one another in the backward pass.
   Index zigzags = 0;
 
   friend bool operator==(const Sharding&, const Sharding&) = default;
@@ -32,11 +32,11 @@ inline constexpr Sharding kZigzag{1};
 // options. Positions in options count in the whole sequence of T rows, and functions read arrays of
 // all T rows. Arrays with an axis of queries have this rank's rows, arrays with an axis of keys all
 // T keys: bias and keep [..,t,T], padding [B,T]. A rank holds its own rows, two parts of other
-// ranks' keys and values, and the copies that it is sending. If a rank fails, all of them throw:
-// the lowest that has an exception of its own, such as Error or Cancelled, that one, all others
-// OtherRankFailed; before keys are sent if arguments are at fault, else at the end of the call.
-// Results are then unspecified, but the ranks can be used again. They cannot after a failed message
-// (std::runtime_error), or without memory for one (std::bad_alloc).
+// ranks' keys and values, and the copies that it is sending. If a rank fails, all ranks throw:
+// before keys are sent if arguments are at fault, else at the end of the call. The lowest rank that
+// has an exception, such as Error or Cancelled, throws it, and all others throw OtherRankFailed.
+// Results are then unspecified, but the ranks can be used again, except after a message that failed
+// (std::runtime_error) or for which there was no memory (std::bad_alloc).
 QKV_API void ring_attention(const Inputs& inputs, const Options& options, const Outputs& outputs,
                             Ranks& ranks, Sharding sharding = kContiguous);
 QKV_API void ring_attention(const Inputs& inputs, const Options& options, const Outputs& outputs,
@@ -49,8 +49,8 @@ QKV_API void ring_attention(const Inputs& inputs, const Options& options, const 
 // differ from those of attention_backward() by rounding, but have the same bits for any number of
 // ranks and any sharding. Gradients of parameters, slopes, sinks and arrays that expressions read
 // are complete on every rank, as is that of a bias that all queries share; the gradient of any
-// other bias has this rank's rows. A shared gradient takes 48 further bytes per element.
-// `write` must be Write::kOverwrite.
+// other bias has this rank's rows. A gradient that is complete on every rank takes 48 further bytes
+// per element. `write` must be Write::kOverwrite.
 QKV_API void ring_attention_backward(const Inputs& inputs, const Options& options,
                                      const Saved& saved, const OutputGradients& output_gradients,
                                      const InputGradients& input_gradients, Ranks& ranks,

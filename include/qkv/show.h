@@ -33,9 +33,9 @@ inline Tensor tensor(const Dims& shape, std::initializer_list<double> values) {
 // A float64 array of zeros.
 inline Tensor zeros(const Dims& shape) { return Tensor(DType::kFloat64, shape); }
 
-// Prints a line for each row along the last axis: the name, the row's index, its numbers, those of
-// real dtypes with four decimals. Throws Error (kType) for blocks of q8, complex128 and an absent
-// array, before it prints.
+// Prints a line for each row along the last axis: the name, the row's index and the row's numbers,
+// with four decimals if the dtype is real. Throws Error (kType) for blocks of q8, complex128 and an
+// absent array, before it prints.
 inline void show(const char* name, const ConstView& x) {
   const DType dtype = x.dtype();
   if (!is_real(dtype) && !is_integer(dtype) && dtype != DType::kBool) {

@@ -15,9 +15,10 @@ namespace qkv {
 // The targets of this build that this CPU supports, best first. On x86-64: "amx", "avx512bf16",
 // "avx512", "avx2", "sse4"; on AArch64: "neon". On Intel's CPUs "avx512" comes before "avx512bf16":
 // their bfloat16 instruction is slower than widening to float32. Then come "amx-emulated", which
-// gives the bits of "amx" on CPUs with AVX512-BF16, slowly, and "reference", the plain loops; both
-// are only used where asked for. The first call of any function that needs a target asks the
-// operating system once to permit AMX; if QKV_TARGET names another target, only cpu_targets() does.
+// gives the bits of "amx" on CPUs with AVX512-BF16, slowly, and "reference", the plain loops; these
+// two are used only on request. The first call of any function that needs a target asks the
+// operating system to permit AMX, once in the process. If QKV_TARGET names a target other than
+// "amx", only cpu_targets() and multiply_add_burst() ask.
 QKV_API std::span<const std::string_view> cpu_targets();
 
 // The target that calls use: the first of cpu_targets(), or the one that the environment variable

@@ -17,7 +17,7 @@ class QKV_API Tensor {
   Tensor() = default;
   // Throws Error if the size overflows, std::bad_alloc if memory is short.
   Tensor(DType dtype, const Dims& shape);
-  Tensor(const Tensor&) = delete;             // to copy: contiguous(tensor) (qkv/tensor.h)
+  Tensor(const Tensor&) = delete;             // to copy: contiguous(tensor), see below
   Tensor& operator=(const Tensor&) = delete;  // to copy: copy(from, to), or to = contiguous(from)
   // A moved-from tensor is absent.
   Tensor(Tensor&& other) noexcept
@@ -51,7 +51,7 @@ class QKV_API Tensor {
 
  private:
   struct Free {
-    void* pages;  // the pointer from calloc; null: memory is from operator new
+    void* pages;  // the pointer from calloc; null if the memory is from operator new
     void operator()(void* memory) const noexcept;
   };
   void allocate(std::size_t bytes);

@@ -22,15 +22,16 @@ struct At {
 
 namespace detail {
 
-// The numbers of queries and keys of a call or, packed, of a sequence.
+// The numbers of queries and keys of a call or, for packed sequences, of one sequence.
 struct Lengths {
   std::int32_t Tq = 0;
   std::int32_t Tk = 0;
 };
 
-// A rectangle of scores of one (b, h), whose element (0, 0) is at `at`, in a sequence of these
-// lengths. `slopes`, if not null, holds d score / d raw score over the functions applied so far;
-// the loops multiply it by the derivative of the next one.
+// A rectangle [rows][cols] of the scores of one (b, h); `at` is the position of element (0, 0), and
+// `lengths` are those of its sequence. The loops replace each score s by f(s) and, if `slopes` is
+// not null, multiply the pair's element of `slopes` by the derivative of f at s. (These slopes are
+// derivatives, not ALiBi's slopes.) Rows of both arrays are row_stride elements apart.
 template <class T>
 struct ScoreTile {
   At at;
@@ -42,8 +43,8 @@ struct ScoreTile {
   T* slopes = nullptr;
 };
 
-// A rectangle of a mask of one (b, h). `allowed` (0 or 1) is and-ed with the result of the user's
-// function.
+// A rectangle [rows][cols] of the mask of one (b, h), with the position and strides of a ScoreTile.
+// Each element of `allowed`, 0 or 1, is and-ed with the result of the user's function.
 struct MaskTile {
   At at;
   Lengths lengths;
@@ -130,9 +131,9 @@ QKV_ALWAYS_INLINE inline void mask_row(const F& f, const At at, std::int32_t col
   }
 }
 
-// The loop for a callable that Held does not copy (such as one with a std::vector). Its members
-// would be reloaded for each pair, since byte stores may alias anything. Writing the results to a
-// local buffer first avoids these loads and is several times as fast.
+// Stands in for mask_row() if Held does not copy the callable (such as one with a std::vector). The
+// callable's members would be reloaded for each pair, since byte stores may alias anything. Writing
+// the results to a local buffer first avoids these loads and is several times as fast.
 template <class F>
 QKV_ALWAYS_INLINE inline void mask_row_in_blocks(const F& f, const At at, std::int32_t cols,
                                                  std::uint8_t* allowed) {

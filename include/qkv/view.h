@@ -51,7 +51,7 @@ class Dims {
 QKV_API std::string to_string(const Dims& dims);
 
 // The product of the sizes (1 for rank 0). Throws Error when a size is negative or the product of
-// those that are not 0 does not fit in 63 bits.
+// the sizes other than 0 does not fit in 63 bits.
 QKV_API Index element_count(const Dims& shape);
 
 // Strides of the C-ordered (row-major) array of this shape. Throws as element_count does.
@@ -74,9 +74,9 @@ class BasicView {
   BasicView(T* data, const Dims& shape)
     requires(kConst || !std::is_const_v<T>)
       : BasicView(data, shape, c_order(shape)) {}
-  // A view of memory in any order. Throws Error when the ranks differ, a size is negative, the
-  // elements reach 2^63 bytes, or there are elements and the pointer is null or not aligned for
-  // them.
+  // A view of memory in any order. Throws Error when shape and strides differ in rank, a size is
+  // negative, the elements extend over 2^63 bytes or more, or there are elements and the pointer is
+  // null or not aligned for them.
   template <class T>
   BasicView(T* data, const Dims& shape, const Dims& strides)
     requires(kConst || !std::is_const_v<T>)
@@ -133,7 +133,7 @@ class BasicView {
   }
 
  private:
-  // contiguous_strides(shape), whose errors are in the name of View.
+  // Returns contiguous_strides(shape). Errors begin with "View: ".
   QKV_API static Dims c_order(const Dims& shape);
   QKV_API void require(DType dtype) const;
   QKV_API Index offset(const Dims& index) const;

@@ -7,7 +7,7 @@ import sys
 
 from ._program import PROGRAM
 
-NOT_IN_THIS_BUILD = 7  # the executable's own exit status for a feature that the build lacks
+NOT_IN_THIS_BUILD = 7  # the executable, too, exits with 7 if its build lacks a feature
 
 
 def main() -> int:

@@ -9,15 +9,16 @@ from ._results import REQUESTS, of_call, wanted_of
 from ._words import unknown_keyword
 
 # Options of attention() that the memory fixes, or that have no meaning for it.
-_FIXED = (
+_EXCLUDED = (
     "score", "params", "qk_norm", "rotary", "rotary_base", "rotary_width", "rotary_frequencies",
     "q_positions", "k_positions", "cu_seqlens_q", "cu_seqlens_k", "block_tables", "context_lens",
     "shard", "layout", "heads", "threads",
 )  # fmt: skip
-_TAKEN = {name: value for name, value in DEFAULTS.items() if name not in _FIXED}
+_ACCEPTED = {name: value for name, value in DEFAULTS.items() if name not in _EXCLUDED}
 
 
 def _checked(function: str, options: Dict[str, Any], known: Any) -> Dict[str, Any]:
+    """The options with defaults for the other names in `known`; TypeError for an unknown one."""
     for word in options:
         if word not in known:
             raise unknown_keyword(function, word, set(known))
@@ -71,7 +72,7 @@ class AdditiveMemory:
         Raises:
             ValueError, TypeError: invalid argument; the message names it, the rule and the value.
         """
-        given = _checked("AdditiveMemory.attention", options, _TAKEN)
+        given = _checked("AdditiveMemory.attention", options, _ACCEPTED)
         found = self._memory.attention(
             q, v, options_of({**DEFAULTS, **given, "score": "additive"}), wanted_of(given)
         )
@@ -101,8 +102,8 @@ class AdditiveMemory:
         """
         function = "AdditiveMemory.attention_backward"
         more = ("dlse", "dweights", "rows", "wanted", "add_to")
-        of_call = tuple(name for name in _TAKEN if name not in REQUESTS)
-        given = _checked(function, options, (*of_call, *more))
+        without_requests = tuple(name for name in _ACCEPTED if name not in REQUESTS)
+        given = _checked(function, options, (*without_requests, *more))
         outputs: Tuple[Any, ...] = (
             dout, out, lse, given["dlse"], given["dweights"], given["rows"], given["wanted"],
             by_name(function, given["add_to"]),
@@ -114,7 +115,7 @@ class AdditiveMemory:
         )
 
     def key_gradients(self) -> Tuple[Array, Array]:
-        """Returns dk and dWk, summed over the backward passes since the last call; resets the sums.
+        """Returns dk and dWk, summed over the backward passes since its last call.
 
         Returns:
             (dk, dWk), each with the shape and dtype of its source, as arrays of k's type.

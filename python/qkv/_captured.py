@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays that expressions read, and functions whose arrays can be read at expressions.
+"""Arrays that can be read at expressions, as in `array[at.i]`, and functions that read them.
 
 `array[at.i]` calls a method of the array, and NumPy's and PyTorch's methods take no expressions. A
-function that reads arrays is therefore copied, and the copy reads views of the arrays, whose
-derived classes do take expressions. The function itself is unchanged.
+function that reads arrays is therefore copied. The copy reads views of the arrays, of derived
+classes whose methods do take expressions. The function itself is unchanged.
 """
 
 import functools
@@ -22,11 +22,11 @@ from ._rows import MAX_ELEMENTS, Row, elementwise
 
 __all__ = ["captured"]
 
-_NAME = "array"
+_NAME = "array"  # stands in texts and errors for an array without a name
 
 
 class CapturedArray(np.ndarray):
-    """A view of a NumPy array. Its element at an index that is an expression is an Expression."""
+    """A view of a NumPy array that can be read at expressions; see `captured`."""
 
     _qkv_name = _NAME
 
@@ -34,12 +34,12 @@ class CapturedArray(np.ndarray):
         return indexed(self, index, super().__getitem__)
 
 
-def indexed(array: Any, index: Any, of_array: Callable[[Any], Any]) -> Any:
-    """array[index] of a captured array; of_array(index) if the index has no expressions."""
-    places = index if isinstance(index, tuple) else (index,)
-    if any(isinstance(place, Expression) for place in places):
-        return read(array, places)
-    return of_array(index)
+def indexed(array: Any, index: Any, own_item: Callable[[Any], Any]) -> Any:
+    """array[index] of a captured array; own_item(index) if the index has no expressions."""
+    indices = index if isinstance(index, tuple) else (index,)
+    if any(isinstance(x, Expression) for x in indices):
+        return read(array, indices)
+    return own_item(index)
 
 
 def is_inlined() -> bool:
@@ -51,7 +51,7 @@ def is_inlined() -> bool:
 
 
 def _is_recorded() -> bool:
-    """Whether PyTorch records or transforms this code, and would lose the views of tensors."""
+    """Whether PyTorch records or transforms this code; it would then lose views of tensors."""
     questions = sys.modules.get("qkv.torch._questions")
     return questions is not None and bool(questions.is_recorded())
 
@@ -93,10 +93,10 @@ def captured(array: Any, name: Optional[str] = None) -> Any:
 
     Returns:
         A view of the array: a tensor if the array is one, else a NumPy array. (While PyTorch
-        records or compiles, the tensor itself.) An expression as the index of each axis gives an
-        Expression, read in each call, so that later changes of the array are seen; an index outside
-        of the array, or a negative one, is an error of the call. Other indices and operations are
-        those of the array, computed once.
+        records or compiles, a tensor is returned as it is.) An expression as the index of each axis
+        gives an Expression. Each call reads the array's values at that time; an index outside of
+        the array, or a negative one, is an error of the call. Other indices and operations give
+        arrays, which are computed once.
 
     Raises:
         ValueError: name is empty or not printable.
@@ -125,30 +125,31 @@ def captured(array: Any, name: Optional[str] = None) -> Any:
         raise TypeError("captured: array must not be a masked array; read its data and its mask")
     if not isinstance(array, (np.ndarray, np.generic)) and hasattr(array, "__dlpack__"):
         return _view(np.from_dlpack(array), name)
-    made = np.asarray(array)
-    if made.dtype.kind not in "fiub" and made.dtype.name != "bfloat16":
-        kind = f"{type(array).__name__} of {made.dtype}"
+    converted = np.asarray(array)
+    if converted.dtype.kind not in "fiub" and converted.dtype.name != "bfloat16":
+        kind = f"{type(array).__name__} of {converted.dtype}"
         raise TypeError(f"captured: array must hold real numbers, integers or bool, got {kind}")
-    return _view(made, name)
+    return _view(converted, name)
 
 
 class Call(NamedTuple):
-    """What is known, before a function is traced, of the one call that it is traced for.
+    """What is known of a call before a function is traced for this call only.
 
-    In such a trace negative indices count from the end, as in PyTorch. Wrapping them needs the
-    ranges of the indices, from `sizes`, and of captured integers. A trace for any call has no Call.
+    In such a trace, negative indices count from the end, as in PyTorch. Wrapping them needs the
+    ranges of the indices, from `sizes`, and of captured integers. A function that is traced for all
+    calls has no Call.
     """
 
     sizes: Tuple[int, int, int, int]  # B, H, Tq, Tk
-    dtype: Any  # of the score, in PyTorch
+    dtype: Any  # of the score, a torch.dtype
 
 
 class _Trace:
-    """The present trace.
+    """The state of tracing one function.
 
-    It has the arrays that were read, by their ids, each with its reader. An array has only one
-    reader, because the library takes two elements as equal only if they have one reader. The
-    array does not hold its reader, since the reader holds the array.
+    `read` has the arrays that were read, by id, each with its reader. An array has only one reader,
+    because the library considers two reads of an element equal only if they have the same reader.
+    The array itself does not hold its reader, since the reader holds the array.
     """
 
     def __init__(self, call: Optional[Call], is_of_torch: bool = False) -> None:
@@ -156,7 +157,7 @@ class _Trace:
         self.is_of_torch = is_of_torch  # whether errors give advice in PyTorch's words
         self.read: Dict[int, Tuple[Any, _core.Captured]] = {}
         self.views: Dict[int, Tuple[Any, Any]] = {}  # tensors with their views, by their ids
-        self.ranges: Dict[int, Known] = {}  # of captured integers
+        self.ranges: Dict[int, Known] = {}  # the range of each captured array of integers, by id
 
 
 _TRACE: ContextVar[Optional[_Trace]] = ContextVar("qkv_trace", default=None)
@@ -175,19 +176,19 @@ def traced(
 
 
 def present_call() -> Optional[Call]:
-    """The one call that the present trace is for, if it is for one."""
+    """The one call for which a function is being traced now; None if there is no such call."""
     trace = _TRACE.get()
     return None if trace is None else trace.call
 
 
 def is_traced_of_torch() -> bool:
-    """Whether the function that is traced uses PyTorch, or a call of qkv.torch takes it."""
+    """Whether the function being traced uses PyTorch, or was passed to a call of qkv.torch."""
     trace = _TRACE.get()
     return trace is not None and trace.is_of_torch
 
 
 def view_of_tensor(tensor: Any) -> Any:
-    """A tensor as one that can be read at expressions; one view for all reads of a trace."""
+    """A view of a tensor that can be read at expressions; the same one for all of a trace."""
     trace = _TRACE.get()
     if hasattr(tensor, "_qkv_name") or trace is None:
         return captured(tensor)
@@ -197,76 +198,77 @@ def view_of_tensor(tensor: Any) -> Any:
 
 
 class _Part(Row):
-    """An array indexed in its first axes only, such as `bias[at.h]`; `[at.i]` reads an element."""
+    """An array indexed in its first axes only, such as `bias[at.h]` of `bias[at.h][at.i]`."""
 
-    __slots__ = ("_array", "_places")
+    __slots__ = ("_array", "_indices")
 
-    def __init__(self, array: Any, places: Tuple[Any, ...]) -> None:
+    def __init__(self, array: Any, indices: Tuple[Any, ...]) -> None:
         self._array = array
-        self._places = places
+        self._indices = indices
 
     def __getitem__(self, index: Any) -> Any:
-        places = index if isinstance(index, tuple) else (index,)
-        if all(_is_place(place) for place in places):
-            return read(self._array, (*self._places, *places))
+        indices = index if isinstance(index, tuple) else (index,)
+        if all(_selects_one(x) for x in indices):
+            return read(self._array, (*self._indices, *indices))
         return super().__getitem__(index)
 
     @property
     def shape(self) -> Tuple[int, ...]:
-        return tuple(self._array.shape[len(self._places) :])
+        return tuple(self._array.shape[len(self._indices) :])
 
     @property
     def _items(self) -> Any:
-        return elements_of(self._array, self._places)
+        return elements_of(self._array, self._indices)
 
 
-def _is_place(place: Any) -> bool:
-    """Whether an index leaves no axis: it is neither a slice nor None nor Ellipsis."""
-    return not isinstance(place, (slice, type(None), type(Ellipsis)))
+def _selects_one(index: Any) -> bool:
+    """Whether an index removes its axis: it is neither a slice nor None nor Ellipsis."""
+    return not isinstance(index, (slice, type(None), type(Ellipsis)))
 
 
-def elements_of(array: Any, places: Tuple[Any, ...]) -> Any:
+def elements_of(array: Any, indices: Tuple[Any, ...]) -> Any:
     """The elements of a captured array at the indices of its first axes, as an array of objects."""
-    shape = tuple(array.shape[len(places) :])
+    shape = tuple(array.shape[len(indices) :])
     if math.prod(shape) > MAX_ELEMENTS:
         raise TypeError(
-            f"expression: {array._qkv_name} is used with {len(places)} of its {array.ndim} indices,"
-            f" which leaves values of the shape {list(shape)}; at most {MAX_ELEMENTS} are allowed"
+            f"expression: {array._qkv_name} is used with {len(indices)} of its {array.ndim} "
+            f"indices, which leaves values of the shape {list(shape)}; at most {MAX_ELEMENTS} are "
+            "allowed"
         )
     items = np.empty(shape, object)
     for rest in np.ndindex(*shape):
-        items[rest] = element_of(array, (*places, *rest))
+        items[rest] = element_of(array, (*indices, *rest))
     return items
 
 
-def read(array: Any, places: Tuple[Any, ...]) -> Any:
+def read(array: Any, indices: Tuple[Any, ...]) -> Any:
     """The element of a captured array, or a _Part if the last axes have no index yet."""
-    if len(places) > array.ndim:
+    if len(indices) > array.ndim:
         name = getattr(array, "_qkv_name", _NAME)
-        raise IndexError(f"expression: {name} has {array.ndim} axes, got {len(places)} indices")
-    tape = tape_of(places)
+        raise IndexError(f"expression: {name} has {array.ndim} axes, got {len(indices)} indices")
+    tape = tape_of(indices)
     if tape is not None:
-        return tape.element(array, places)
-    rows = [place for place in places if isinstance(place, Row)]
+        return tape.element(array, indices)
+    rows = [x for x in indices if isinstance(x, Row)]
     if rows:
-        return elementwise(lambda *each: read(array, each), *places)
-    if len(places) < array.ndim:
-        return _Part(array, places)
-    return element_of(array, places)
+        return elementwise(lambda *each: read(array, each), *indices)
+    if len(indices) < array.ndim:
+        return _Part(array, indices)
+    return element_of(array, indices)
 
 
-def element_of(array: Any, places: Tuple[Any, ...]) -> Expression:
-    """The element of a captured array at an index for each axis."""
+def element_of(array: Any, indices: Tuple[Any, ...]) -> Expression:
+    """The element of a captured array, given an index for each of its axes."""
     trace = _TRACE.get() or _Trace(None)
     if id(array) not in trace.read:
         trace.read[id(array)] = (array, _core.Captured(_plain(array), array._qkv_name))
-    operands = [_index(array, axis, place)._of for axis, place in enumerate(places)]
-    made = Expression(trace.read[id(array)][1].at(operands))
-    if trace.call is not None and made._of.type() == "integer":
+    operands = [_index(array, axis, x)._of for axis, x in enumerate(indices)]
+    element = Expression(trace.read[id(array)][1].at(operands))
+    if trace.call is not None and element._of.type() == "integer":
         if id(array) not in trace.ranges:
             trace.ranges[id(array)] = _range_of(_plain(array))
-        made._known = trace.ranges[id(array)]
-    return made
+        element._known = trace.ranges[id(array)]
+    return element
 
 
 def _range_of(array: Any) -> Known:
@@ -281,28 +283,28 @@ def _plain(array: Any) -> Any:
 
 
 def tensor_of(array: Any) -> Any:
-    """The tensor that a captured tensor is a view of; itself if it was computed from others."""
+    """The tensor that a captured tensor is a view of; the tensor itself if it was computed."""
     found = getattr(array, "_qkv_tensor", None)
     return array.as_subclass(sys.modules["torch"].Tensor) if found is None else found
 
 
-def _index(array: Any, axis: int, place: Any) -> Expression:
-    """The index of an axis. A constant one is checked here, and may be negative."""
+def _index(array: Any, axis: int, index: Any) -> Expression:
+    """The index of an axis as an expression. Constants are checked here and may be negative."""
     size = array.shape[axis]
-    if isinstance(place, Expression):
-        return place if present_call() is None else _from_the_end(place, size)
-    if isinstance(place, (int, np.integer)) and not isinstance(place, bool):
-        if not -size <= place < size:
+    if isinstance(index, Expression):
+        return index if present_call() is None else _from_the_end(index, size)
+    if isinstance(index, (int, np.integer)) and not isinstance(index, bool):
+        if not -size <= index < size:
             raise IndexError(
-                f"expression: {array._qkv_name} is read at index {place} of axis {axis}, which has "
+                f"expression: {array._qkv_name} is read at index {index} of axis {axis}, which has "
                 f"{size} elements"
             )
-        return expression_of(int(place) + (size if place < 0 else 0))
-    if getattr(place, "shape", None) == ():  # an array without axes
-        return _index(array, axis, expression_of(place))
+        return expression_of(int(index) + (size if index < 0 else 0))
+    if getattr(index, "shape", None) == ():  # an array without axes
+        return _index(array, axis, expression_of(index))
     raise TypeError(
         f"expression: {array._qkv_name} takes an integer as the index of each of its {array.ndim} "
-        f"axes, got {place!r}"
+        f"axes, got {index!r}"
     )
 
 
@@ -324,8 +326,9 @@ def _from_the_end(index: Expression, size: int) -> Expression:
 
 # Packages whose functions are not copied.
 _AS_THEY_ARE = ("numpy", "qkv", "torch")
-# Modules of the packages in _AS_THEY_ARE whose functions are copied: and_masks calls the user's.
-_CALLS_USERS = ("torch.nn.attention.flex_attention", "qkv.torch._flex")
+# Modules of these packages whose functions are copied, because some, such as and_masks, call
+# functions of the user.
+_CALLING_USERS = ("torch.nn.attention.flex_attention", "qkv.torch._flex")
 
 
 def _names_of(code: CodeType) -> Iterator[str]:
@@ -337,7 +340,7 @@ def _names_of(code: CodeType) -> Iterator[str]:
 
 
 def uses_torch(function: Any) -> bool:
-    """Whether a variable of the function is PyTorch, a module of it or a tensor."""
+    """Whether a variable of the function is PyTorch, a module of PyTorch or a tensor."""
     if not isinstance(function, (FunctionType, MethodType)):
         function = type(function).__call__
     code = getattr(function, "__code__", None)
@@ -363,28 +366,28 @@ def _is_filled(cell: CellType) -> bool:
 class _Copies:
     """Copies functions, and the functions that they call; the copies read captured arrays.
 
-    Functions that share a closure's cell or a module's globals share the copy of it.
+    If functions share a closure's cell or a module's globals, their copies share one copy of it.
     """
 
     def __init__(self, has_tensors: bool) -> None:
         self._has_tensors = has_tensors
-        self._made: Dict[int, Any] = {}
-        self._originals: Any = []  # kept alive, so that no new object gets one of their ids
+        self._copies: Dict[int, Any] = {}  # by the ids of the originals
+        self._originals: Any = []  # kept alive, so that no new object gets one of these ids
 
     def _remember(self, original: Any, copy: Any) -> Any:
-        self._made[id(original)] = copy
+        self._copies[id(original)] = copy
         self._originals.append(original)
         return copy
 
     def of(self, x: Any, name: str = _NAME) -> Any:
         """The replacement of a variable x: the captured array, the copied function, or x itself."""
-        if id(x) in self._made:
-            return self._made[id(x)]
+        if id(x) in self._copies:
+            return self._copies[id(x)]
         if _is_array(x) or (self._has_tensors and is_tensor(x)):
             return self._remember(x, x if hasattr(x, "_qkv_name") else _view(x, name))
         if isinstance(x, FunctionType):
             module = x.__module__ or ""
-            stays = module.split(".")[0] in _AS_THEY_ARE and module not in _CALLS_USERS
+            stays = module.split(".")[0] in _AS_THEY_ARE and module not in _CALLING_USERS
             return x if stays else self.copied(x)
         if type(x) is tuple and any(map(callable, x)):
             return tuple(map(self.of, x))
@@ -396,12 +399,12 @@ class _Copies:
         return x
 
     def copied(self, function: FunctionType) -> Any:
-        """A copy of a function, from whatever package it is."""
+        """A copy of a function, even of one that of() does not copy."""
         code = function.__code__
         variables = self._globals(function.__globals__)
         cells = tuple(map(self._cell, function.__closure__ or ()))
         copy = FunctionType(code, variables, function.__name__, None, cells)
-        self._remember(function, copy)  # before its variables, which may refer to it
+        self._remember(function, copy)  # first, because a variable may refer to the function
         copy.__qualname__ = function.__qualname__
         copy.__dict__.update(function.__dict__)
         names = code.co_varnames[: code.co_argcount]
@@ -418,7 +421,7 @@ class _Copies:
         return copy
 
     def _globals(self, of_module: Dict[str, Any]) -> Dict[str, Any]:
-        variables: Optional[Dict[str, Any]] = self._made.get(id(of_module))
+        variables: Optional[Dict[str, Any]] = self._copies.get(id(of_module))
         if variables is None:
             # copied() adds the names that a function uses, and no others, because whatever is in
             # the copy stays alive as long as the copy.
@@ -427,8 +430,8 @@ class _Copies:
         return variables
 
     def _cell(self, cell: CellType) -> CellType:
-        made: CellType = self._made.get(id(cell)) or self._remember(cell, CellType())
-        return made
+        copy: CellType = self._copies.get(id(cell)) or self._remember(cell, CellType())
+        return copy
 
     def _fill(self, cell: CellType, from_cell: CellType, name: str) -> None:
         if _is_filled(from_cell):

@@ -38,7 +38,7 @@ def _round(x: Any, *, decimals: int = 0) -> Expression:
     y = expression_of(x)
     if _is_integer(y):
         return +y
-    # y + 0.5 may be rounded; y - below is rounded only for -0.5 < y < 0, where the result is 0.
+    # y + 0.5 may be inexact. y - below is inexact only for -0.5 < y < 0, where the result is 0.
     below = _floor(y)
     rest = y - below
     return below + ((rest > 0.5) | ((rest == 0.5) & (below % 2 != 0))).astype(float)
@@ -104,8 +104,9 @@ def _isfinite(x: Any) -> Expression:
 
 # ---- error function ------------------------------------------------------------------------------
 
-# erf(x) is x times a series in x^2 up to |x| = 1. Above 1, 1 - erf(x) is exp(-x^2) times a
-# polynomial in t = (x - 3) / (x + 3), from Chebyshev's points. Above 6, erf(x) is 1 in float64.
+# Up to |x| = 1, erf(x) is x times a series in x^2. Above, 1 - erf(x) is exp(-x^2) times a
+# polynomial in t = (x - 3) / (x + 3) that interpolates at Chebyshev's points. Above 6, erf(x) is 1
+# in float64.
 _ERF_TERMS, _ERFC_TERMS, _ERF_END = 18, 22, 6.0
 
 
@@ -116,11 +117,11 @@ _ERF_SERIES = [
 ]
 
 
-def _scaled_erfc(places: Any) -> Any:
-    """exp(x^2) erfc(x) at places -1 .. 1, which are t, scaled."""
-    t = (_ERF_LOW + _ERF_HIGH) / 2 + places * (_ERF_HIGH - _ERF_LOW) / 2
-    x = 3 * (1 + t) / (1 - t)
-    return [math.erfc(one) * math.exp(one * one) for one in x]
+def _scaled_erfc(points: Any) -> Any:
+    """exp(x^2) erfc(x) at points in [-1,1], which are mapped to t in [_ERF_LOW,_ERF_HIGH]."""
+    t = (_ERF_LOW + _ERF_HIGH) / 2 + points * (_ERF_HIGH - _ERF_LOW) / 2
+    xs = 3 * (1 + t) / (1 - t)
+    return [math.erfc(x) * math.exp(x * x) for x in xs]
 
 
 _ERFC_COEFFICIENTS = np.polynomial.chebyshev.chebinterpolate(_scaled_erfc, _ERFC_TERMS).tolist()
@@ -135,11 +136,11 @@ def _erf(x: Any) -> Expression:
         inner = inner * square + c
     far = minimum(maximum(abs(y), 1.0), _ERF_END)
     t = (far - 3) / (far + 3)
-    place = (t - (_ERF_LOW + _ERF_HIGH) / 2) * (2 / (_ERF_HIGH - _ERF_LOW))
+    point = (t - (_ERF_LOW + _ERF_HIGH) / 2) * (2 / (_ERF_HIGH - _ERF_LOW))
     last, before = expression_of(0.0), expression_of(0.0)  # Clenshaw's recurrence
     for c in reversed(_ERFC_COEFFICIENTS[1:]):
-        last, before = 2 * place * last - before + c, last
-    outer = 1 - _exp(-(far * far)) * (place * last - before + _ERFC_COEFFICIENTS[0])
+        last, before = 2 * point * last - before + c, last
+    outer = 1 - _exp(-(far * far)) * (point * last - before + _ERFC_COEFFICIENTS[0])
     return where(abs(y) < 1, near * inner, where(y < 0, -outer, outer))
 
 

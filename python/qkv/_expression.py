@@ -26,11 +26,11 @@ class Expression:
 
     The functions given to `score_mod` and `mask_mod` are called once with expressions and return
     one. Operators have Python's meaning for numbers (x // y is floor(x / y)) and for integers of 32
-    bits, which wrap around:
-    + - * / // %, abs(), comparisons, & | ^ ~ of truth values or of integers (several operations
-    for each bit that both may have), and << >> by a constant. x ** n takes a constant n: an integer
-    from -16 to 16, 0.5 or -0.5; a positive constant may be raised to an expression. NumPy's
-    functions take expressions: np.where, np.clip, np.exp and others. astype(int) rounds towards 0.
+    bits, which wrap around. There are + - * / // %, abs(), comparisons, & | ^ ~ of truth values or
+    of integers (which cost several operations for each bit that both may have), and << >> by a
+    constant. x ** n takes a constant n: an integer from -16 to 16, 0.5 or -0.5; a positive constant
+    may be raised to an expression. NumPy's functions take expressions: np.where, np.clip, np.exp
+    and others. astype(int) rounds towards 0.
 
     >>> import numpy as np
     >>> import qkv
@@ -44,8 +44,8 @@ class Expression:
     def __init__(
         self, of: _core.Expression, made: Tuple[Any, ...] = (), known: Optional[Known] = None
     ) -> None:
-        self._of = of
-        self._made = made  # the operation and the operands, from which `known` computes _known
+        self._of = of  # the library's expression
+        self._made = made  # the operation and its operands, from which `known` computes _known
         self._known = known
 
     def __repr__(self) -> str:
@@ -239,7 +239,7 @@ class Expression:
 
     @classmethod
     def __torch_function__(cls, function: Any, _: Any, inputs: Any, options: Any = None) -> Any:
-        from ._expression_torch import of_torch  # the module imports PyTorch
+        from ._expression_torch import of_torch  # imports PyTorch
 
         return of_torch(function, inputs, options or {})
 
@@ -255,7 +255,7 @@ Operand = Union[Expression, bool, int, float, Any]
 
 
 def expression_of(x: Any) -> Expression:
-    """An operand as an expression; it may also be a constant or an array without axes.
+    """The operand x, an expression, a constant or an array without axes, as an expression.
 
     Raises:
         TypeError: x is something else, such as an array with axes.
@@ -277,16 +277,16 @@ def expression_of(x: Any) -> Expression:
     if len(shape) > 0:
         from ._captured import present_call
 
-        place = "at.h" if present_call() is None else "h"
+        index = "at.h" if present_call() is None else "h"
         raise TypeError(
             "expression: an operand must be a number, got an array of the shape "
-            f"{list(shape)}; read it at an index, such as array[{place}]"
+            f"{list(shape)}; read it at an index, such as array[{index}]"
         )
     if isinstance(x, np.generic):
         if not hasattr(type(x), "__float__") or x.dtype.kind in "USmMO":
             raise TypeError(f"expression: an operand must be a number, got {type(x).__name__}")
         return Expression(_core.number(float(x)))  # such as bfloat16 of ml_dtypes
-    from ._captured import captured, element_of  # the module imports this one
+    from ._captured import captured, element_of  # here, since _captured imports this module
 
     return element_of(captured(x), ())
 
@@ -405,8 +405,8 @@ def _xor(a: Any, b: Any) -> Expression:
 
 
 def _common_bits(x: Expression, y: Expression) -> Expression:
-    """x & y of integers: a sum over the bits that both may have, or over runs of bits if one is
-    constant.
+    """x & y of integers, as a sum over the bits that both may have, or over runs of bits if x or y
+    is constant.
     """
     if known(x).low == known(x).high:
         x, y = y, x
@@ -428,7 +428,7 @@ def _common_bits(x: Expression, y: Expression) -> Expression:
 
 
 def _bits(x: Expression, start: int, end: int) -> Expression:
-    """The bits start .. end - 1 of an integer, in their places; end is at most 31."""
+    """The integer x with all bits but start .. end - 1 cleared; end is at most 31."""
     part = x if start == 0 else x // 2**start
     if known(part).bits >> (end - start):
         # The divisor 2^31 does not fit in 32 bits. Adding the least integer wraps around, which
@@ -439,7 +439,7 @@ def _bits(x: Expression, start: int, end: int) -> Expression:
 
 
 def _high_bits(x: Expression, start: int) -> Expression:
-    """Bits start .. 31 of an integer, in their places."""
+    """The integer x with all bits below `start` cleared."""
     if start == 31:
         return where(x < 0, LEAST, 0)
     return x if start == 0 else x // 2**start * 2**start
@@ -461,7 +461,7 @@ def _shifted(sign: str, a: Any, by: Any) -> Any:
 
 
 def where(condition: Operand, a: Operand, b: Operand) -> Expression:
-    """Returns a where the condition is true, else b, as `np.where`; a and b are both computed.
+    """Returns a where the condition is true, else b, as `np.where` does; always computes a and b.
 
     Args:
         condition: a truth value.
@@ -471,8 +471,8 @@ def where(condition: Operand, a: Operand, b: Operand) -> Expression:
         An Expression.
 
     Raises:
-        TypeError, ValueError: an argument is neither an expression nor a number, or condition is no
-            truth value.
+        TypeError, ValueError: an argument is neither an expression nor a number, or condition is
+            not a truth value.
 
     >>> import qkv
     >>> qkv.score_mod(lambda s, at: qkv.where(at.j <= at.i, s, -np.inf))
@@ -486,7 +486,7 @@ def where(condition: Operand, a: Operand, b: Operand) -> Expression:
 
 
 def minimum(a: Operand, b: Operand) -> Expression:
-    """Returns the smaller of two values, as `np.minimum`, but a NaN in b is dropped.
+    """Returns the smaller of two values, as `np.minimum`, but returns a where b is NaN.
 
     Args:
         a, b: expressions or numbers.
@@ -505,7 +505,7 @@ def minimum(a: Operand, b: Operand) -> Expression:
 
 
 def maximum(a: Operand, b: Operand) -> Expression:
-    """Returns the larger of two values, as `np.maximum`, but a NaN in b is dropped.
+    """Returns the larger of two values, as `np.maximum`, but returns a where b is NaN.
 
     Args:
         a, b: expressions or numbers.
@@ -601,12 +601,12 @@ _UFUNCS: Dict[str, Callable[..., Expression]] = {
     "right_shift": lambda a, b: _floor_quotient(*_shifted(">>", a, b)),
 }
 _FUNCTIONS: Dict[str, Callable[..., Expression]] = {"where": where, "clip": _clip}
-_ROUNDING = ("round", "fix")  # functions of NumPy that are no ufuncs
+_ROUNDING = ("round", "fix")  # functions of NumPy that are not ufuncs
 
 
 def _composed() -> Dict[str, Callable[..., Expression]]:
     """NumPy's functions that are composed of several operations, by their names."""
-    from ._composed import COMPOSED  # the module imports this one
+    from ._composed import COMPOSED  # here, since _composed imports this module
 
     composed = {name: of for name, of in COMPOSED.items() if hasattr(np, name)}
     return {**composed, "rint": composed["round"]}

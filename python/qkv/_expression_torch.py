@@ -88,17 +88,17 @@ def _masked_fill(x: Any, mask: Any, value: Any) -> Expression:
 
 
 def _constant(value: Any) -> Callable[..., Expression]:
-    """Makes new_ones, ones_like and others, from which masks start: a constant without axes."""
+    """Returns a function such as ones_like or new_ones, which gives a constant without axes."""
 
-    def made(x: Expression, size: Any = (), *, dtype: Any = None, device: Any = None) -> Expression:
+    def like(x: Expression, size: Any = (), *, dtype: Any = None, device: Any = None) -> Expression:
         if tuple(size) != ():
             raise TypeError(f"an expression makes values of no axes, got the size {tuple(size)}")
-        constant = expression_of(value)
+        y = expression_of(value)
         if dtype is None:
-            return constant.astype(float) if x._of.type() == "number" else constant
-        return _to(constant, dtype)
+            return y.astype(float) if x._of.type() == "number" else y
+        return _to(y, dtype)
 
-    return made
+    return like
 
 
 def _full_like(x: Expression, value: Any, *, dtype: Any = None, device: Any = None) -> Expression:
@@ -140,7 +140,8 @@ _TORCH: Dict[str, Callable[..., Expression]] = {
 _OF_NUMPY = {name: _UFUNCS[name] for name in _UFUNCS if hasattr(torch, name)}
 _KNOWN = {**_OF_NUMPY, **_FUNCTIONS, **_TORCH}
 
-# Operators of tensors with expressions, by name without underscores; "r" begins swapped ones.
+# Operators of tensors with expressions, by name without underscores. "r" before a name swaps the
+# operands.
 _OPERATORS: Dict[str, Callable[..., Expression]] = {
     "truediv": _UFUNCS["divide"],
     "floordiv": _UFUNCS["floor_divide"],
@@ -177,7 +178,7 @@ _METHODS: Dict[str, Callable[..., Expression]] = {
 
 
 def _dtype(x: Expression) -> Any:
-    """The dtype of an expression in the call that it is traced for."""
+    """The dtype that an expression has in the call for which it is traced."""
     kind, call = x._of.type(), present_call()
     if kind != "number":
         return torch.bool if kind == "truth" else torch.int64

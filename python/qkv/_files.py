@@ -30,9 +30,9 @@ def read_file(read: Callable[[bytes], Value], path: Path, *, folder: bool = Fals
 
 @contextmanager
 def replaced(target: pathlib.Path) -> Iterator[IO[bytes]]:
-    """A file to write that takes the place of `target` at the end.
+    """A context with a file to write, which replaces `target` when the context ends.
 
-    On an error an existing target is unchanged. A link is followed.
+    After an error, an existing target is unchanged. A link is followed.
     """
     name, target = target, pathlib.Path(os.path.realpath(target))
     if target.exists() and not target.is_file():

@@ -14,8 +14,8 @@ from ._mods import MaskFunction, ScoreFunction
 from ._results import of_call, results
 from ._words import near_words
 
-# A NumPy array or any CPU array with __dlpack__, which `typing` cannot say; results have the type
-# of the inputs.
+# A NumPy array or any CPU array with __dlpack__, which `typing` cannot express; results have the
+# type of the inputs.
 Array = Any
 Numbers = Any  # an array, or a list of numbers
 Window = Union[Tuple[Optional[int], Optional[int]], Numbers]
@@ -33,7 +33,7 @@ __all__ = [
 
 
 class Shard(NamedTuple):
-    """The place of a call's arrays in longer sequences, for `attention(..., shard=)`.
+    """The positions of a call's arrays in longer sequences, for `attention(..., shard=)`.
 
     q has the queries first_query .. first_query+Tq-1 of `queries`; k and v have the keys first_key
     .. first_key+Tk-1 of `keys`.
@@ -121,11 +121,11 @@ def attention(
         q: queries [B,H,Tq,D]; if q, k and v all have rank 3, [B,T,.]; if all have rank 2, [T,.];
             with mixed ranks leading axes align from the right. float32, float64, float16 or
             bfloat16.
-        k: keys [B,G,Tk,D], H a multiple of G. Same dtype as q, or float16 or bfloat16 if q is
-            float32, or `qkv.q8` [B,G,Tk,D/32] (without gradients; see `quantize_q8`).
-        v: values [B,G,Tk,E], of q8 [B,G,Tk,E/32], of k's dtype; None if neither out nor
+        k: keys [B,G,Tk,D], H a multiple of G, of q's dtype. If q is float32, k may also be float16,
+            bfloat16 or `qkv.q8` [B,G,Tk,D/32] (without gradients; see `quantize_q8`).
+        v: values [B,G,Tk,E] of k's dtype, [B,G,Tk,E/32] for q8; None if neither out nor
             value_sums is requested.
-        score: "scaled_dot", "dot", "cosine" (q k / |q| |k|), "bilinear" (q W k) or "additive"
+        score: "scaled_dot", "dot", "cosine" (q k / (|q| |k|)), "bilinear" (q W k) or "additive"
             (v tanh(Wq q + Wk k + b)).
         params: {"W": [Dq,Dk]} for bilinear; {"Wq": [U,Dq], "Wk": [U,Dk], "v": [U], "b": [U]} for
             additive, b optional; each also per head, [H,...]. With qk_norm also the gains norm_q
@@ -143,19 +143,20 @@ def attention(
             [sum Tk]), replacing the default positions.
         scale: factor of the scores; by default 1/sqrt(D) for scaled_dot and 1 for others.
         softcap: s becomes softcap * tanh(s / softcap); 0 turns it off.
-        score_mod: f(s, at), the new score; or what `qkv.score_mod` makes of it once.
-        mask_mod: f(at), true where a query may attend; or what `qkv.mask_mod` makes of it once.
+        score_mod: f(s, at), which returns the new score; or a `ScoreMod` of `qkv.score_mod`.
+        mask_mod: f(at), true where a query may attend; or a `MaskMod` of `qkv.mask_mod`.
         mask: bool or 0/1, true where a query may attend; broadcasts to [B,H,Tq,Tk].
         padding_mask: [B,Tk], true where a key is padding.
         bias: added to the scores; broadcasts to [B,H,Tq,Tk]; -inf masks.
         key_lengths: integers [B] or [B,Tq]: keys from this index on are masked.
         causal: True or "bottom_right" (the last query attends to all keys), "top_left" (the first
             query attends to the first key only).
-        causal_offset: the diagonal j = i + offset of causal, window, alibi_slopes and rotary,
-            instead of a corner; an integer, or one per batch entry [B]. Masks nothing by itself.
+        causal_offset: the offset of the diagonal j = i + offset of causal, window, alibi_slopes and
+            rotary, instead of a corner; an integer, or one per batch entry [B]. Masks nothing by
+            itself.
         window: (left, right): keys at most this far from the diagonal; None or -1 is unbounded.
-        alibi_slopes: [H] or [B,H], adds -slope * distance to the diagonal (Press et al. 2022).
-        sinks: [H], one more logit per head, with value 0.
+        alibi_slopes: [H] or [B,H]; adds -slope * distance from the diagonal (Press et al. 2022).
+        sinks: [H], one more logit per head in the softmax, without a value vector.
         cu_seqlens_q, cu_seqlens_k: packed sequences, [B+1] from 0 to the total: q is
             [sum Tq,H,D], k and v [sum Tk,G,.].
         block_tables, context_lens: keys in pages, as serving engines keep them: integers
@@ -165,17 +166,17 @@ def attention(
             heads; the only results are out, lse and row_max, without gradients.
         shard: (first_query, queries, first_key, keys) or `qkv.Shard`, for a part of longer
             sequences: positions (of masks, offsets, lengths, rotary, dropout, functions) count in
-            the whole, arrays have the sizes of the call, and the softmax is over its keys.
-            `merge` joins results for different keys; sinks go into one of them. Not with packed
-            sequences or keys in pages; with dropout, first_key is a multiple of 4.
+            the whole sequence, arrays have the sizes of the call, and the softmax is over its keys.
+            `merge` joins results for different keys; pass sinks to one of the calls. Not with
+            packed sequences or keys in pages; with dropout, first_key is a multiple of 4.
         dropout: probability of dropping a weight, in [0,1); needs a seed.
         seed: 0 to 2^64-1; the same seed drops the same weights.
         layout: "bhtd", or "bthd" if q, k, v (and the result) are [B,T,H,.].
         heads: H if heads are side by side: q is [B,Tq,H*D], k [B,Tk,G*D], v [B,Tk,G*E] and
             out [B,Tq,H*E]; or (H, G), needed if the widths do not determine G (bilinear and
             additive: G is H).
-        return_weights: True for the weights before dropout, "dropped" after it, "both":
-            [B,H,Tq,Tk].
+        return_weights: True for the weights before dropout, "dropped" for those after it, or
+            "both": [B,H,Tq,Tk].
         return_scores: "raw" (after scale), "capped" (after soft-cap) or "masked" (after bias and
             masks, -inf where masked), or several of these: [B,H,Tq,Tk].
         return_lse: natural log-sum-exp of each row's scores, [B,H,Tq].
@@ -192,15 +193,15 @@ def attention(
             is the mean, over the queries with floor(i m / Tq) = r, of a query's summed weights for
             the keys with floor(j n / Tk) = c; it is 0 if there is no such query.
         rows: integers [R], the queries whose weights and scores are returned: [B,H,R,Tk].
-        threads: number of threads; 0 for one per processor, None for that of set_threads.
+        threads: number of threads; 0 for one per processor, None for the number of `set_threads`.
 
     Returns:
         out, [B,H,Tq,E] of q's dtype; with extras, a named tuple of the requested results, in this
         order: out, weights, dropped_weights ("both"), scores (or raw_scores, capped_scores,
         masked_scores if several), lse, row_max, column_sums, top = (weights, keys), entropy,
-        value_sums, pooled. With v=None there is no out, and one result is a named tuple, too. All
-        but out are float32, float64 for float64. The keys in top are int64. Where a query has fewer
-        unmasked keys than return_top, the rest of top is filled by weights 0 with keys -1.
+        value_sums, pooled. With v=None there is no out, and a single result is a named tuple, too.
+        Results other than out are float32 (float64 for float64 inputs), keys in top int64. Where a
+        query has fewer unmasked keys than return_top, weights 0 with keys -1 fill the rest of top.
 
     Raises:
         ValueError, TypeError: invalid argument; the message names it, the rule and the value.
@@ -223,7 +224,7 @@ def attention(
          return_top, return_entropy, return_value_sums, return_pooled, rows, results),
         threads,
     )  # fmt: skip
-    # Results with a matrix keep what a picture of them needs.
+    # Results that have a matrix get a record of the call, which pictures need.
     if return_weights is False and return_scores is None and return_pooled is None:
         return found
     return of_call(
@@ -253,7 +254,7 @@ def options_of(given: Dict[str, Any]) -> Tuple[Any, ...]:
 
 
 def by_name(function: str, add_to: Any) -> Optional[Dict[str, Any]]:
-    """The Gradients `add_to` as a dict by field names; None for None. Raises TypeError."""
+    """The Gradients `add_to` as a dict by field names; None for None; else raises TypeError."""
     if add_to is None:
         return None
     if not isinstance(add_to, Gradients):
@@ -308,7 +309,7 @@ def attention_backward(
 ) -> Gradients:
     """The gradients of `attention` from those of its results (Dao et al. 2022, appendix B.2).
 
-    Takes no memory of size Tq x Tk but that of dbias; dropout is regenerated from its seed.
+    Needs no memory of size Tq x Tk except for dbias; dropout is regenerated from its seed.
 
     Args:
         dout: gradient of the loss with respect to out, of its shape and dtype; None for zero.
@@ -322,8 +323,8 @@ def attention_backward(
         wanted: the gradients to compute, by their names in Gradients ("dparams.W" for one
             parameter, "dcaptured.table" for one array); None for all. The others are None.
         add_to: Gradients of an earlier call: the new gradients are added to its arrays, and
-            rounded to their dtype. It selects the gradients, so wanted must be None; the result has
-            its arrays.
+            rounded to their dtype. The result has these arrays. Since add_to also selects the
+            gradients, wanted must be None.
         threads: as in `attention`.
 
     Returns:
@@ -383,7 +384,7 @@ def softmax(x: Numbers, dim: int = -1, *, threads: Optional[int] = None) -> Arra
 def masked_softmax(
     x: Numbers, valid_len: Optional[Numbers] = None, *, threads: Optional[int] = None
 ) -> Array:
-    """softmax over the first `valid_len` entries of each row, 0 in the rest.
+    """softmax over the first `valid_len` entries of each row; 0 for the other entries.
 
     Args:
         x: [B,T,N] or [B,N]; float64, float32, bfloat16 or float16. Lists of numbers count as

@@ -2,8 +2,8 @@
 """The gated recurrent unit over sequences (GRU), and a single step of it (GRUCell).
 
 Letters: B batch, T steps. The rules for passes in _layers.py apply to these layers, except that
-they copy their inputs. `GRUCell` can also return the state that the backward pass of a step needs,
-so that many steps can be differentiated.
+they copy their inputs. `GRUCell` can also return what the backward pass of a step needs, so that
+many steps can be differentiated.
 """
 
 from typing import Any, Dict, NamedTuple, Optional, Tuple
@@ -19,7 +19,7 @@ __all__ = ["GRU", "GRUCell", "GRUCellGradients", "GRUGradients"]
 
 
 class GRUGradients(NamedTuple):
-    """The result of `GRU.backward`: arrays of x's type; parameter gradients are NumPy arrays."""
+    """The result of `GRU.backward`: dx and dstate are of x's type, parameters NumPy arrays."""
 
     dx: Array
     dstate: Array
@@ -27,7 +27,7 @@ class GRUGradients(NamedTuple):
 
 
 class GRUCellGradients(NamedTuple):
-    """The result of `GRUCell.backward`: arrays of x's type; parameter gradients are NumPy."""
+    """The result of `GRUCell.backward`: dx and dstate are of x's type, parameters NumPy arrays."""
 
     dx: Array
     dstate: Array
@@ -43,7 +43,7 @@ class GRU(Layer):
 
     x is [B,T,input_size] (PyTorch's batch_first=True). The parameters are weight_ih_l0
     [3 hidden,input] and weight_hh_l0 [3 hidden,hidden], with the rows of r, z and n stacked in that
-    order, and bias_ih_l0 and bias_hh_l0 [3 hidden]. Names of the second direction end in _reverse.
+    order, and bias_ih_l0 and bias_hh_l0 [3 hidden]. Names for the second direction end in _reverse.
 
     Args:
         input_size, hidden_size: channels of x and of the state.

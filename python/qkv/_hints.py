@@ -3,7 +3,7 @@
 
 from typing import Dict, Tuple
 
-# {about: (the advice to a function that uses NumPy, that to one that uses PyTorch)}.
+# {about: (advice for a function that uses NumPy, advice for one that uses PyTorch)}.
 _HINTS: Dict[str, Tuple[str, str]] = {
     "truth": (
         "Write qkv.where(c, a, b) for if, & | ~ for and, or, not, (a < b) & (b < c), qkv.minimum, "

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is known of an integer expression before the call: its range, and the bits that it may have.
+"""Finds the range of an integer expression before a call, and the bits that may be 1 in it.
 
 Indices that cannot be negative need no wrapping, and bitwise operations are sums over the bits that
-both operands may have.
+may be 1 in both operands.
 """
 
 from typing import Any, List, NamedTuple, Tuple
@@ -11,7 +11,7 @@ LEAST, LARGEST = -(2**31), 2**31 - 1
 
 
 class Known(NamedTuple):
-    """The integers low .. high; a bit that `bits` (32 of them, two's complement) lacks is 0."""
+    """The integers low .. high with no bit outside `bits`, a mask of 32 bits (two's complement)."""
 
     low: int
     high: int
@@ -32,16 +32,16 @@ def within(low: int, high: int) -> Known:
 
 def known(x: Any) -> Known:
     """Returns what is known of an expression; no recursion, since expressions may be deep."""
-    open_: List[Any] = [x]
-    while open_:
-        top = open_[-1]
+    pending: List[Any] = [x]
+    while pending:
+        top = pending[-1]
         if top._known is None:
             missing = [operand for operand in top._made[1:] if operand._known is None]
             if missing:
-                open_ += missing
+                pending += missing
                 continue
             top._known = _of(top)
-        open_.pop()
+        pending.pop()
     found: Known = x._known
     return found
 
@@ -59,8 +59,8 @@ def _of(x: Any) -> Known:
     return Known(max(found.low, LEAST), min(found.high, LARGEST), found.bits)
 
 
-def _of_operation(name: str, of: Tuple[Known, ...]) -> Known:
-    a, b = of[0], of[-1]
+def _of_operation(name: str, operands: Tuple[Known, ...]) -> Known:
+    a, b = operands[0], operands[-1]
     if name == "to_integer":
         return a
     if name == "negative":
@@ -85,13 +85,13 @@ def _of_operation(name: str, of: Tuple[Known, ...]) -> Known:
     if name == "maximum":
         return within(max(a.low, b.low), max(a.high, b.high))
     if name == "where":
-        b, c = of[1], of[2]
+        b, c = operands[1], operands[2]
         return Known(min(b.low, c.low), max(b.high, c.high), b.bits | c.bits)
     return ANY
 
 
 def _power_of_2(x: Known) -> int:
-    """n of a constant 2^n; -1 of any other."""
+    """Returns n if x is the constant 2^n, else -1."""
     is_power = x.low == x.high > 0 and x.low & (x.low - 1) == 0
     return x.low.bit_length() - 1 if is_power else -1
 
@@ -126,7 +126,7 @@ def _remainder(a: Known, b: Known) -> Known:
 
 
 def runs(bits: int) -> List[Tuple[int, int]]:
-    """The runs of ones in 32 bits: pairs of the lowest bit and the bit after the highest."""
+    """The runs of ones in 32 bits: pairs (lowest bit, bit after the highest)."""
     found = []
     start = 0
     while bits >> start:

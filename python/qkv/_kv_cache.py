@@ -14,7 +14,7 @@ from ._results import wanted_of
 from ._words import unknown_keyword
 
 # Options of attention() that the cache fixes, or that have no meaning for it.
-_FIXED = (
+_EXCLUDED = (
     "cu_seqlens_q",
     "cu_seqlens_k",
     "block_tables",
@@ -23,11 +23,11 @@ _FIXED = (
     "layout",
     "heads",
 )
-_TAKEN = {name: value for name, value in DEFAULTS.items() if name not in _FIXED}
+_ACCEPTED = {name: value for name, value in DEFAULTS.items() if name not in _EXCLUDED}
 
 
 def _keys_of(pages: np.ndarray, table: np.ndarray, first: int, length: int) -> np.ndarray:
-    """A copy of an entry's rows [1,G,length,D]; zeros for those before `first`, which are gone."""
+    """A copy of an entry's keys or values, [1,G,length,D]; dropped rows, 0 .. first - 1, are 0."""
     page, G, D = pages.shape[1:]
     rows = np.zeros((length, G, D), pages.dtype)
     kept = np.arange(first, length)
@@ -107,10 +107,10 @@ class KvCache:
         Args:
             entry: 0 to B-1.
             length: 0 to the entry's number of keys. With a window that has dropped keys, 0 or at
-                least `first_key(entry) + window`, so that the last key that is left has its window;
-                a length of (the entry's greatest so far) - queries or more is always accepted.
-                After truncating to the minimum, a call may have one query, and one more for each
-                key appended since.
+                least `first_key(entry) + window`, so that the last key left has its whole window.
+                A length of at least L - queries is always accepted, where L is the longest length
+                that the entry has had. After a truncation to `first_key(entry) + window`, a call
+                may have one query, and one more for each key appended since.
 
         Raises:
             ValueError, TypeError: invalid argument, or a query at the last key would attend to keys
@@ -206,8 +206,8 @@ class KvCache:
             ValueError, TypeError: invalid argument; the message names it, the rule and the value.
         """
         for word in options:
-            if word not in _TAKEN:
-                raise unknown_keyword("KvCache.attention", word, set(_TAKEN))
+            if word not in _ACCEPTED:
+                raise unknown_keyword("KvCache.attention", word, set(_ACCEPTED))
         given = {**DEFAULTS, **options}
         return self._cache.attention(q, options_of(given), wanted_of(given), threads)
 
@@ -216,10 +216,10 @@ class KvCache:
     ) -> Any:
         """Computes a step of one entry over a copy of its keys, with every result of `attention`.
 
-        out, lse and row_max are bit-identical to the entry's in `attention`, except that dropout
-        and functions see the entry as number 0. A picture of a step's weights is
-        `qkv.show(cache.attention_of(0, q, return_weights=True), keys=tokens)`. The copy takes the
-        memory of all keys ever appended to the entry; keys that a window has dropped are masked.
+        out, lse and row_max are bit-identical to those of the entry in `attention`, except that
+        dropout and functions see the entry as number 0. A picture of a step's weights is
+        `qkv.show(cache.attention_of(0, q, return_weights=True), keys=tokens)`. The copy has room
+        for all keys of the entry; those that a window has dropped are masked.
 
         Args:
             entry: 0 to B-1.
@@ -246,7 +246,7 @@ class KvCache:
         except (ValueError, TypeError) as error:
             raise type(error)(str(error).replace("KvCache.first_key", name)) from None
         window = self.sizes["window"]
-        known = set(_TAKEN) - ({"window", "causal_offset"} if window else set())
+        known = set(_ACCEPTED) - ({"window", "causal_offset"} if window else set())
         for word in options:
             if word not in known:
                 raise unknown_keyword(name, word, known)
@@ -295,14 +295,14 @@ class KvCache:
 
     @property
     def v_pages(self) -> np.ndarray:
-        """The values, [pages,page,G,E], with q8 [pages,page,G,E/32]; the rules are `k_pages`'s."""
+        """The values, [pages,page,G,E], with q8 [pages,page,G,E/32]; as described for `k_pages`."""
         return cast(np.ndarray, self._cache.v_pages)
 
     @property
     def block_tables(self) -> np.ndarray:
-        """The page index of each block of `page` keys, int64 [B,pages of the longest]; a copy.
+        """The page index of each block of `page` keys, int64 [B,pages of longest entry]; a copy.
 
-        It is -1 after an entry's last key, and arbitrary for pages wholly before `first_key`.
+        It is -1 after an entry's last page, and arbitrary for pages wholly before `first_key`.
         """
         return cast(np.ndarray, self._cache.block_tables)
 

@@ -59,13 +59,14 @@ class Layer:
                 setattr(cls, name, near_words(vars(cls)[name]))
 
     def _make(self, seed: Optional[int], *, draws: bool = True, **config: Any) -> None:
+        """Makes _core's layer; `config` has its arguments in order. Draws parameters if `draws`."""
         dtype = config.get("dtype")
         if isinstance(dtype, (type, np.dtype)):  # not None, which NumPy reads as float64
             config["dtype"] = np.dtype(dtype).name
         self._layer = self._core_class(*config.values())
         if config.get("dropout", 0) is None:
             config["dropout"] = self._layer.dropout()
-        # The values are converted to plain ones, because an argument may be an array that changes.
+        # Values are stored as Python's own types, because an argument may be an array that changes.
         plain = {"dtype": str, "form": str, "dropout": float}
         flags = ("bias", "bidirectional", "sinks", "bias_kv", "zero_attn")
         plain.update((name, bool) for name in flags)
@@ -84,11 +85,11 @@ class Layer:
     def __repr__(self) -> str:
         # Keyword-only arguments that have their default value are omitted.
         parameters = inspect.signature(type(self)).parameters
-        left_out = {n for n, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
+        keyword_only = {n for n, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
         words = (
             f"{name}={value!r}"
             for name, value in self._config.items()
-            if name not in left_out or value != parameters[name].default
+            if name not in keyword_only or value != parameters[name].default
         )
         return f"{type(self).__name__}({', '.join(words)})"
 
@@ -119,7 +120,7 @@ class Layer:
     # ---- copies and files ------------------------------------------------------------------------
 
     def _run(self) -> Any:
-        """Seed and step of the dropout; None before the first training pass or without run()."""
+        """Seed and step of the dropout; None before a training pass, or for layers without them."""
         return self._layer.run() if hasattr(self._layer, "run") else None
 
     def __getstate__(self) -> Dict[str, Any]:

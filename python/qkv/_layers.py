@@ -36,8 +36,8 @@ class LayerGradients(NamedTuple):
     """The result of `backward`; each gradient has the shape and dtype of its source.
 
     dq, dk, dv, dbias and the arrays in dcaptured are of q's type; parameters has NumPy arrays.
-    parameters and dcaptured have their arrays by name. dbias is None if the forward pass had no
-    bias, and dcaptured if its score_mod read no array of floats.
+    parameters and dcaptured are dictionaries by name. dbias is None if the forward pass had no
+    bias; dcaptured is None if its score_mod read no array of floats.
     """
 
     dq: Array
@@ -52,7 +52,7 @@ class SelfAttentionGradients(NamedTuple):
     """The result of `SelfAttention.backward`; each gradient has the shape and dtype of its source.
 
     dx and the arrays in dcaptured are of x's type; parameters has NumPy arrays. parameters and
-    dcaptured have their arrays by name. dcaptured is None if score_mod read no array of floats.
+    dcaptured are dictionaries by name. dcaptured is None if score_mod read no array of floats.
     """
 
     dx: Array
@@ -63,7 +63,7 @@ class SelfAttentionGradients(NamedTuple):
 class _Attention(Layer):
     """The base class of the layers that take queries, keys and values."""
 
-    _heads_averaged = 0  # heads over which the last pass averaged its weights; 0 if it did not
+    _heads_averaged = 0  # the number of heads over which the last pass averaged weights; 0 if none
 
     def forward(
         self,
@@ -103,10 +103,10 @@ class _Attention(Layer):
             mask, padding_mask, bias, causal, causal_offset, window, score_mod, mask_mod: as in
                 `attention`; a query attends to a key only if every mask allows it. score_mod and
                 mask_mod are not available with bias_kv.
-            train: whether to apply dropout, drawn from (seed, step). Each such pass advances step
-                by one. With train=False nothing is dropped and step stays.
-            seed: 0 to 2^64-1; sets the seed, and step to 0. Required with the first train=True of a
-                layer with dropout; None keeps seed and step. Not used with train=False.
+            train: whether to apply dropout, drawn from (seed, step). Each successful pass with
+                train=True adds 1 to step. With train=False nothing is dropped, and step stays.
+            seed: 0 to 2^64-1; sets the seed, and step to 0. None keeps seed and step. Required in
+                the first pass with train=True if the layer has dropout; not used with train=False.
             return_weights, return_scores, return_lse, return_row_max, return_column_sums,
             return_top, return_entropy, return_value_sums, return_pooled, rows, threads: as in
                 `attention`.
@@ -145,7 +145,7 @@ class _Attention(Layer):
                 "padding_mask": padding_mask, "bias": bias, "key_lengths": key_lengths,
                 "causal": causal, "window": window, "causal_offset": causal_offset,
             }  # fmt: skip
-            # A learned key has a column of its own, which masks lack.
+            # With bias_kv, weights have a column for the learned key, which masks lack.
             known = {} if self._config.get("bias_kv") else masks
             return of_call(got, (q, k, v), {**known, "rows": rows, "return_scores": return_scores})
         if got.weights.ndim < 4:
@@ -181,11 +181,11 @@ class _Attention(Layer):
                 none.
         """
         if dweights is not None and self._heads_averaged:
-            each = (dweights / self._heads_averaged)[..., None, :, :]
-            shape = (*each.shape[:-3], self._heads_averaged, *each.shape[-2:])
+            one = (dweights / self._heads_averaged)[..., None, :, :]  # for one head
+            shape = (*one.shape[:-3], self._heads_averaged, *one.shape[-2:])
             # NumPy arrays have no method expand(), which PyTorch tensors have.
             dweights = (
-                np.broadcast_to(each, shape) if isinstance(each, np.ndarray) else each.expand(shape)
+                np.broadcast_to(one, shape) if isinstance(one, np.ndarray) else one.expand(shape)
             )
         given = (dout, dlse, dweights)
         dq, dk, dv, dbias, dcaptured, parameters = self._layer.backward(given, threads)

@@ -14,7 +14,7 @@ class _Source(NamedTuple):
     """An array of a state dict: its shape, and the parts of it that are parameters of the layer."""
 
     shape: Shape
-    parts: Dict[str, Any]  # parameter's name: index into the array, None for the whole array
+    parts: Dict[str, Any]  # {parameter's name: index into the array; None for the whole array}
 
 
 # The arrays, by name, of the state dict of one kind of module.
@@ -28,10 +28,10 @@ def _own_form(shapes: Dict[str, Shape]) -> _Form:
 def _renamed(shapes: Dict[str, Shape], names: Dict[str, str]) -> _Form:
     """The form with our names' prefixes replaced by theirs; `names` is {theirs: ours}."""
     return {
-        theirs + name[len(mine) :]: _Source(shape, {name: None})
+        theirs + name[len(ours) :]: _Source(shape, {name: None})
         for name, shape in shapes.items()
-        for theirs, mine in names.items()
-        if name.startswith(mine)
+        for theirs, ours in names.items()
+        if name.startswith(ours)
     }
 
 
@@ -41,7 +41,7 @@ _MULTI_HEAD = {"W_q.": "fc_q.", "W_k.": "fc_k.", "W_v.": "fc_v.", "W_o.": "fc_o.
 def _multi_head_forms(shapes: Dict[str, Shape]) -> Dict[str, _Form]:
     """The forms of torch.nn.MultiheadAttention and d2l's MultiHeadAttention that fit the layer.
 
-    PyTorch's module has its input projections together in one array, or apart in three.
+    PyTorch's module has its input projections in one array (together) or in three (apart).
     """
     projections = ("fc_q", "fc_k", "fc_v")
     forms = {}
@@ -80,7 +80,7 @@ _KINDS = ("weight", "bias")
 def _forms(shapes: Dict[str, Shape], swapped: bool) -> Dict[str, _Form]:
     """All forms, by name, for the layer whose parameters have these names and shapes."""
     if "W_q" in shapes:
-        # `swapped` is for d2l's PyTorch listing (section 10.1): its W_k is applied to the queries.
+        # `swapped` is for d2l's PyTorch listing (section 10.1), which applies W_k to the queries.
         query, key = ("W_k", "W_q") if swapped else ("W_q", "W_k")
         of_listing = {query: "W_q", key: "W_k"}
         plain = {name: _Source(shapes[mine], {mine: None}) for name, mine in of_listing.items()}
@@ -138,7 +138,7 @@ def _check_biases(function: str, mine: Set[str], names: List[str]) -> None:
 
 
 def _without_prefix(function: str, state_dict: Mapping[str, Any], prefix: str) -> Dict[str, Any]:
-    """The arrays whose names begin with the prefix, by the rest of the name; None is skipped."""
+    """The arrays whose names begin with the prefix, by the rest of the name; without Nones."""
     if not isinstance(state_dict, Mapping):
         raise TypeError(
             f"{function}: state_dict must be a mapping of arrays, got {type(state_dict).__name__}"
@@ -198,7 +198,7 @@ def values(
 
 
 def state_dict(function: str, parameters: Dict[str, Any], names: str) -> Dict[str, Any]:
-    """Copies of the parameters as arrays under the names of the form called `names`."""
+    """Copies of the parameters, as the arrays of the form called `names`."""
     shapes = {name: tuple(array.shape) for name, array in parameters.items()}
     forms = _forms(shapes, False)
     if names not in forms:

@@ -17,7 +17,7 @@ def info() -> Dict[str, Any]:
         overrides the choice); threads, the default number of threads; cuda_devices, a dictionary
         for each GPU that the CUDA driver lists: its number, name, memory_bytes, compute_capability
         (major, minor) and multiprocessors; why_no_cuda_device, the reason in one line if there is
-        none, else "". The first call starts the CUDA driver if there is one; a child that is
+        none, else "". The first call starts the CUDA driver if there is one; a process that is
         forked later cannot use CUDA.
 
     >>> sorted(info())

@@ -36,9 +36,9 @@ def _minus_infinite(call: Call, shape: Tuple[int, ...], options: Dict[str, Any])
     q = np.zeros((*shape[:-2], call.queries, 1))
     k = np.zeros((*shape[:-2], shape[-1], 1))
     if call.has_heads and k.ndim == 3:
-        k = k[0]  # with mixed ranks the axis before queries and keys is that of the heads
+        k = k[0]  # now ranks differ, so that the first axis of q is the head axis
     (scores,) = attention(
-        q, k, None, score="dot", return_scores="masked", rows=call.rows, **options, **call.places
+        q, k, None, score="dot", return_scores="masked", rows=call.rows, **options, **call.positions
     )  # fmt: skip
     return np.isneginf(scores)
 

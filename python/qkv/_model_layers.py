@@ -26,7 +26,7 @@ __all__ = [
 
 
 class LinearGradients(NamedTuple):
-    """The result of `Linear.backward`: dx, an array like x; parameters: NumPy arrays by name."""
+    """The result of `Linear.backward`: dx, of x's type; parameters: NumPy arrays by name."""
 
     dx: Array
     parameters: Dict[str, Any]
@@ -197,10 +197,10 @@ class Dropout(Layer):
 
         Args:
             x: any shape; float32 or float64.
-            train: whether to drop elements, drawn from (seed, step). Each such pass advances step
-                by one.
-            seed: 0 to 2^64-1; sets the seed, and step to 0. Required with the first train=True;
-                None keeps seed and step.
+            train: whether to drop elements, drawn from (seed, step). Each successful pass with
+                train=True adds 1 to step.
+            seed: 0 to 2^64-1; sets the seed, and step to 0. None keeps seed and step. Required in
+                the first pass with train=True.
 
         Returns:
             An array with the shape, dtype and type of x.
@@ -268,7 +268,7 @@ class CrossEntropy:
             raise ValueError(
                 f'CrossEntropy: reduction must be "none", "sum" or "mean", got {reduction!r}'
             )
-        # The values are converted to plain ones, because an argument may be an array that changes.
+        # Values are stored as Python's own types, because an argument may be an array that changes.
         ignored = None if ignore_index is None else int(ignore_index)
         weights = None if weight is None else np.array(weight, np.float64).tolist()
         self._config = (float(label_smoothing), ignored, weights, reduction)

@@ -63,7 +63,7 @@ class At(NamedTuple):
         )
 
 
-def _places(call: Optional[Call]) -> At:
+def _symbols(call: Optional[Call]) -> At:
     if call is None:
         known = [within(0, LARGEST)] * len(At._fields)
     else:
@@ -73,16 +73,16 @@ def _places(call: Optional[Call]) -> At:
 
 
 def _traced(
-    of: str, function: Any, symbols: Tuple[Any, ...], call_of: Optional[Call], is_of_torch: bool
+    word: str, function: Any, symbols: Tuple[Any, ...], call: Optional[Call], is_of_torch: bool
 ) -> Tuple[Any, Expression, List[Tuple[Any, Any]]]:
     """The function with captured arrays, its result, and the (array, reader) pairs it reads."""
-    check_takes(f"{of}: f", function, ("s", "at")[2 - len(symbols) :])
-    call = with_captured_arrays(function)
-    in_torch = is_of_torch or call_of is not None or uses_torch(function)
-    result, read = traced(call, symbols, call_of, in_torch)
+    check_takes(f"{word}: f", function, ("s", "at")[2 - len(symbols) :])
+    capturing = with_captured_arrays(function)
+    in_torch = is_of_torch or call is not None or uses_torch(function)
+    result, read = traced(capturing, symbols, call, in_torch)
     if result is None:
-        raise TypeError(f"{of}: f must return an expression, got None")
-    return call, expression_of(result), read
+        raise TypeError(f"{word}: f must return an expression, got None")
+    return capturing, expression_of(result), read
 
 
 # {number of arguments f must take: {number it takes: the function that accepts such functions}}.
@@ -127,10 +127,10 @@ def _without_types(signature: inspect.Signature) -> str:
 
 
 def _called(mod: Any, *symbols: Any) -> Any:
-    """Evaluates a mod at symbols, such as those of another mod whose function calls it."""
+    """Evaluates a mod at symbols, such as those of another mod whose function calls this mod."""
     tape = tape_of((symbols[-1].i,))
     if tape is None:
-        return mod._call(*symbols)
+        return mod._capturing(*symbols)
     if tape.is_inlined:  # torch.compile records tensors as they are
         return mod._function(*symbols)
     return with_captured_arrays(mod._function, has_tensors=False)(*symbols)
@@ -161,8 +161,10 @@ class ScoreMod:
     ) -> None:
         self._function = function
         self._is_of_call = call is not None
-        symbols = (Expression(_core.symbol("s")), _places(call))
-        self._call, expression, read = _traced("score_mod", function, symbols, call, is_of_torch)
+        symbols = (Expression(_core.symbol("s")), _symbols(call))
+        self._capturing, expression, read = _traced(
+            "score_mod", function, symbols, call, is_of_torch
+        )
         self._mod = _core.ScoreMod(expression._of)
         named = ((self._mod.gradient_name(reader), array) for array, reader in read)
         # All tensors that are read: autograd keeps them, to notice changes before a backward pass.
@@ -213,8 +215,8 @@ class MaskMod:
     ) -> None:
         self._function = function
         self._is_of_call = call is not None
-        self._call, expression, read = _traced(
-            "mask_mod", function, (_places(call),), call, is_of_torch
+        self._capturing, expression, read = _traced(
+            "mask_mod", function, (_symbols(call),), call, is_of_torch
         )
         # All tensors that are read: autograd keeps them, to notice changes before a backward pass.
         self._read = [tensor_of(x) for x, _ in read if is_tensor(x)]
@@ -232,13 +234,13 @@ MaskFunction = Union[MaskMod, Callable[[Any], Any]]
 
 
 def score_mod(f: ScoreFunction) -> ScoreMod:
-    """Makes a change to the scores from a function of a score s and its place.
+    """Makes a change to the scores from a function of a score s and its position.
 
-    f is called once, with an `Expression` for s and `At` for its place, and returns an expression:
-    no Python code runs while attention is computed. It may read arrays at expressions. NumPy arrays
-    and CPU tensors that are variables of f, or of a Python function that f calls, are captured;
-    `captured` does so for others. `if`, `and`, `or`, `not`, `min` and `max` do not take
-    expressions: write `where`, &, |, ~, `minimum` and `maximum` instead.
+    f is called once, with an `Expression` for s and `At` for its position, and returns an
+    expression: no Python code runs while attention is computed. f may read arrays at expressions,
+    as in `slope[at.h]`. NumPy arrays and CPU tensors that are variables of f, or of a Python
+    function that f calls, are captured; `captured` captures others. `if`, `and`, `or`, `not`, `min`
+    and `max` do not take expressions: write `where`, &, |, ~, `minimum` and `maximum` instead.
 
     Args:
         f: a function f(s, at): s is the score after the soft-cap, at.b, at.h, at.i and at.j are the
@@ -266,14 +268,14 @@ def score_mod(f: ScoreFunction) -> ScoreMod:
     """
     if is_inlined():  # a graph takes the function, which qkv.torch records
         return cast(ScoreMod, f)
-    return cast(ScoreMod, _made(ScoreMod, f))
+    return cast(ScoreMod, _mod_from(ScoreMod, f))
 
 
 def mask_mod(f: MaskFunction) -> MaskMod:
-    """Makes a mask from a function of a place: true where query at.i may attend to key at.j.
+    """Makes a mask from a function of a position, true where query at.i may attend to key at.j.
 
     Args:
-        f: a function f(at), called once and traced as that of `score_mod`.
+        f: a function f(at), called once and traced like the function of `score_mod`.
 
     Returns:
         A MaskMod, for `mask_mod=` of `attention`; it holds its arrays as a ScoreMod does.
@@ -290,18 +292,18 @@ def mask_mod(f: MaskFunction) -> MaskMod:
     """
     if is_inlined():
         return cast(MaskMod, f)
-    return cast(MaskMod, _made(MaskMod, f))
+    return cast(MaskMod, _mod_from(MaskMod, f))
 
 
-def made_of_torch(options: Dict[str, Any]) -> None:
-    """Replaces a qkv.torch call's functions by mods; errors give advice in PyTorch's words."""
+def replace_functions(options: Dict[str, Any]) -> None:
+    """Replaces functions in options of qkv.torch by mods; errors give advice in PyTorch's words."""
     for name, mod in (("score_mod", ScoreMod), ("mask_mod", MaskMod)):
         f = options.get(name)
         if callable(f) and not isinstance(f, (ScoreMod, MaskMod)):
-            options[name] = _made(mod, f, is_of_torch=True)
+            options[name] = _mod_from(mod, f, is_of_torch=True)
 
 
-def _made(mod: Any, f: Any, is_of_torch: bool = False) -> Any:
+def _mod_from(mod: Any, f: Any, is_of_torch: bool = False) -> Any:
     if isinstance(f, OfCall):
         return mod(f.function, f.call)
     return f if isinstance(f, mod) else mod(f, is_of_torch=is_of_torch)

@@ -21,11 +21,11 @@ from ._program import PROGRAM
 # The extensions that Picture.save() takes.
 FORMATS = (".svg", ".png", ".pdf", ".html", ".txt", ".json", ".npz", ".safetensors", ".npy")
 
-# File names by quantity, which pictures, pages and messages show; each file has its own folder.
+# The name of the file with the maps, by quantity; pictures, pages and messages show the name.
 _NAMES = {"weight": "weights", "score": "scores"}
 _NUMBERS = "numbers"  # the name for other quantities
 
-# The key that marks `attn` of a picture's arrays as bfloat16 numbers, stored as float32.
+# If a picture's arrays have this key, `attn` holds bfloat16 numbers, stored as float32.
 BFLOAT16 = "bfloat16"
 
 # Larger pictures are not shown: lines when printed, bytes of SVG in a notebook.
@@ -33,25 +33,26 @@ _MOST_LINES = 300
 _MOST_BYTES = 10_000_000
 
 _FAILED = 1  # exit code of the program for an internal failure
-_NOT_AVAILABLE = 7  # exit code of the program for what this machine lacks
+_NOT_AVAILABLE = 7  # exit code of the program if this machine or build lacks something
 _OUTPUT = 4  # exit code of the program for an output that cannot be written
 
-# The default of `renamed`: options of the program, with the names that `show` has for them.
+# The default of Picture's argument `renamed`: {option of the program: argument of `show`}.
 _RENAMED = {"queries": "rows", "keys": "columns"}
 
-# The side of a PNG in pixels that rsvg-convert can write, and the pixels that take little memory.
+# The longest side of a PNG that rsvg-convert can write, and the most pixels, for little memory.
 _MOST_PIXELS_IN_LINE = 32767
 _MOST_PIXELS = 1e8
 
-# An option of the program in the hint of a note, such as "; --layers LIST or all shows others".
+# Matches a hint of an option of the program in a note, such as "; --layers LIST or all shows
+# others".
 _HINTS = re.compile(r"(;\s+)--(example|layers|heads|queries|keys)\s+(?=(N|LIST|all)\s)")
 
 
 class Picture:
     """Attention maps as a picture: an SVG in a notebook, a map of characters when printed.
 
-    `qkv.show` and the method `show` of records make pictures. The program `qkv`, which is part of
-    the package, draws them as `qkv view` does.
+    `qkv.show` makes pictures. The program `qkv`, which is part of the package, draws them as
+    `qkv view` does.
     """
 
     def __init__(
@@ -61,12 +62,12 @@ class Picture:
         minus: Optional[Dict[str, Any]] = None,
         renamed: Optional[Dict[str, str]] = None,
     ) -> None:
-        self._arrays = arrays  # of an attention file, by name
-        self._options = tuple(options)  # of `qkv view`, as typed
+        self._arrays = arrays  # the arrays of an attention file, by name
+        self._options = tuple(options)  # options of `qkv view`, as typed
         self._renamed = _RENAMED if renamed is None else renamed
         quantity = arrays["quantity"][0] if "quantity" in arrays else "weight"
         self._name = _NAMES.get(quantity, _NUMBERS)
-        self._minus = minus
+        self._minus = minus  # arrays whose maps are subtracted
         self._svg: Optional[str] = None
 
     @property
@@ -256,7 +257,7 @@ class Row:
             path: the file; it ends in `.svg`, `.png` or `.pdf`, and replaces an existing one.
 
         Raises:
-            ValueError: the extension is another one; each picture's `save` writes more formats.
+            ValueError: the extension is not one of these; a `Picture` can be saved in more formats.
             OSError: the file cannot be written.
             RuntimeError: rsvg-convert (Debian: librsvg2-bin), which `.png` and `.pdf` need, is not
                 installed or fails.

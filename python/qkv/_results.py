@@ -16,8 +16,8 @@ REQUESTS: Tuple[str, ...] = _core.REQUESTS
 
 _PREFIX = "return_"
 
-# All results but out and the matrices; return_NAME requests each. Tuples have them last, in this
-# order.
+# All results but out and the matrices; return_NAME requests the result NAME. Tuples of results end
+# with these, in this order.
 REQUESTED = tuple(
     request[len(_PREFIX) :]
     for request in REQUESTS
@@ -87,17 +87,17 @@ _MASKS = (
     "causal",
     "window",
 )
-_PLACES = ("causal_offset", "shard")
+_POSITIONS = ("causal_offset", "shard")
 
 
 class Call(NamedTuple):
     """A record of the call that gave results. It refers to the call's arrays without copies."""
 
-    has_heads: bool  # whether the axis before Tq and Tk of a three-axis result is that of the heads
+    has_heads: bool  # whether the first axis of a three-axis result is the head axis
     queries: int  # Tq
     rows: Any  # the queries of weights and scores; None for all
     masks: Dict[str, Any]  # the given options among _MASKS, by name
-    places: Dict[str, Any]  # the given options among _PLACES, by name
+    positions: Dict[str, Any]  # the given options among _POSITIONS, by name
     stage: Any  # the call's argument return_scores: a stage, several, or None
 
 
@@ -107,13 +107,13 @@ def of_call(found: Any, arrays: Sequence[Any], options: Dict[str, Any]) -> Any:
     if not isinstance(found, Results) or None in shapes:
         return found
     ranks = {len(shape) for shape in shapes}
-    given = {n: options[n] for n in (*_MASKS, *_PLACES) if _is_given(options.get(n))}
+    given = {n: options[n] for n in (*_MASKS, *_POSITIONS) if _is_given(options.get(n))}
     vars(found)["_call"] = Call(
         max(ranks) > 3 or len(ranks) > 1,
         shapes[0][1 if options.get("layout") == "bthd" else -2],
         options.get("rows"),
         {name: given[name] for name in _MASKS if name in given},
-        {name: given[name] for name in _PLACES if name in given},
+        {name: given[name] for name in _POSITIONS if name in given},
         options.get("return_scores"),
     )
     return found
@@ -133,5 +133,5 @@ _requests = itemgetter(*REQUESTS)
 
 
 def wanted_of(given: Dict[str, Any]) -> Tuple[Any, ...]:
-    """The tuple that _core takes: the values of REQUESTS in order, then the function `results`."""
+    """The tuple that _core takes: the options in REQUESTS in order, then the function `results`."""
     return (*_requests(given), results)

@@ -7,13 +7,13 @@ from ._mods import MaskMod, ScoreMod
 from ._mods import mask_mod as make_mask_mod
 from ._mods import score_mod as make_score_mod
 
-WORD = "ring_attention"
+WORD = "ring_attention"  # the function in errors
 BLOCK = 512  # parts of a sequence begin at multiples of this number of rows
 _ZIGZAGS = {"contiguous": 0, "zigzag": 1}
 
 
 def zigzags_of(sharding: Any, word: str = WORD) -> int:
-    """The number of zigzags, 0 for consecutive rows. Raises ValueError."""
+    """The number of zigzags, 0 for "contiguous". Raises ValueError for an invalid `sharding`."""
     if isinstance(sharding, str) and sharding in _ZIGZAGS:
         return _ZIGZAGS[sharding]
     if isinstance(sharding, int) and not isinstance(sharding, bool) and 0 < sharding < 2**31:

@@ -58,8 +58,8 @@ class Row(Expression):
         return (self[n] for n in range(len(self)))
 
     def __getitem__(self, index: Any) -> Any:
-        places = index if isinstance(index, tuple) else (index,)
-        if any(isinstance(place, Expression) for place in places):
+        indices = index if isinstance(index, tuple) else (index,)
+        if any(isinstance(x, Expression) for x in indices):
             raise TypeError("expression: computed values are read at constants, not expressions")
         return _of_items(self._items[index])
 
@@ -131,14 +131,14 @@ for _name in ("neg", "pos", "abs", "invert"):
 
 
 def _of_items(items: Any) -> Any:
-    """A Row of expressions; the expression itself if it is one."""
+    """A Row of an array of expressions; a single expression is returned as it is."""
     if not isinstance(items, np.ndarray):
         return items
     return items[()] if items.ndim == 0 else Row(items)
 
 
 def _items_of(x: Any) -> Any:
-    """An operand as an array of objects: a Row, an array with axes, or one value as it is."""
+    """The elements of an operand, a Row, an array or one value, as an array of objects."""
     if isinstance(x, Row):
         return x._items
     one = np.empty((), object)
@@ -157,8 +157,8 @@ def elementwise(function: Callable[..., Any], *operands: Any) -> Any:
     shape = np.broadcast_shapes(*(x.shape for x in arrays))
     arrays = [np.broadcast_to(x, shape) for x in arrays]
     items = np.empty(shape, object)
-    for place in np.ndindex(*shape):
-        items[place] = function(*(x[place] for x in arrays))
+    for index in np.ndindex(*shape):
+        items[index] = function(*(x[index] for x in arrays))
     return _of_items(items)
 
 
@@ -169,19 +169,22 @@ def _of_numpy(reduced: Callable[..., Any]) -> Callable[..., Any]:
     """Accepts NumPy's names of a reduction's arguments, axis and keepdims, besides PyTorch's."""
 
     @functools.wraps(reduced)
-    def renamed(x: Any, *places: Any, **options: Any) -> Any:
+    def renamed(x: Any, *arguments: Any, **options: Any) -> Any:
         for name, others in (("axis", "dim"), ("keepdims", "keepdim")):
             if name in options and others not in options:
                 options[others] = options.pop(name)
-        return reduced(x, *places, **options)
+        return reduced(x, *arguments, **options)
 
     return renamed
 
 
 def _reduction(
-    of_two: Callable[[Any, Any], Any], first: Callable[[Any], Any], of_none: Any
+    of_two: Callable[[Any, Any], Any], convert: Callable[[Any], Any], of_none: Any
 ) -> Callable[..., Any]:
-    """sum, any and others: of_two(x, y) from the first element to the last one."""
+    """Makes sum, any and others: combines converted elements by of_two(x, y), in ascending order.
+
+    The result for no elements is of_none; None makes that an error.
+    """
 
     @_of_numpy
     def reduced(x: Any, dim: Optional[int] = None, keepdim: bool = False) -> Any:
@@ -192,13 +195,13 @@ def _reduction(
         moved = np.moveaxis(items, axis, 0)
         if len(moved) == 0 and of_none is None:
             raise TypeError("expression: the largest or least of no values is undefined")
-        made = np.empty(moved.shape[1:], object)
-        for place in np.ndindex(*made.shape):
-            values = [first(moved[(n, *place)]) for n in range(len(moved))]
-            made[place] = functools.reduce(of_two, values) if values else expression_of(of_none)
+        results = np.empty(moved.shape[1:], object)
+        for index in np.ndindex(*results.shape):
+            values = [convert(moved[(n, *index)]) for n in range(len(moved))]
+            results[index] = functools.reduce(of_two, values) if values else expression_of(of_none)
         if keepdim and dim is not None:
-            made = np.expand_dims(made, axis)
-        return _of_items(made)
+            results = np.expand_dims(results, axis)
+        return _of_items(results)
 
     return reduced
 
@@ -245,7 +248,7 @@ _EXTREMES = {"max": "amax", "min": "amin"}
 
 
 def _extreme(name: str, x: Row, *others: Any, **options: Any) -> Any:
-    """x.max() or x.min(): of a row's elements, or element by element with another operand."""
+    """x.max() or x.min() over elements of a row, or element by element with another operand."""
     if others and isinstance(others[0], (int, np.integer)):  # the axis
         return REDUCTIONS[_EXTREMES[name]](x, *others, **options)
     if others:
@@ -253,7 +256,7 @@ def _extreme(name: str, x: Row, *others: Any, **options: Any) -> Any:
     return REDUCTIONS[_EXTREMES[name]](x, **options)
 
 
-# Functions and methods that see the row as a whole.
+# Functions and methods that do not work on each element alone.
 REDUCTIONS: Dict[str, Callable[..., Any]] = {
     "sum": _sum,
     "mean": _mean,

@@ -36,7 +36,7 @@ _AXES = ("examples", "layers", "heads")
 # A list of indices from 0, as the program takes it.
 _INDICES = re.compile(r"all|\d+(-\d+)?(,\d+(-\d+)?)*")
 
-# The results that can be drawn, with the quantity that each holds; of several, the first is drawn.
+# {result that can be drawn: the quantity that it holds}; of several results, the first is drawn.
 _DRAWN = {
     "weights": "weight",
     "dropped_weights": "weight",
@@ -49,7 +49,7 @@ _DRAWN = {
 
 
 def _called(name: str) -> Callable[[_F], _F]:
-    """Decorator: the function's name in messages."""
+    """A decorator that sets the function's name in messages."""
 
     def rename(function: _F) -> _F:
         function.__qualname__ = name
@@ -108,9 +108,9 @@ class _Show:
             mask: bool or integers that broadcast to the weights: 0 is masked, and drawn hatched. If
                 `weights` are results of a call, the default is what that call masked.
             quantity: the name of the numbers, which is written at the colours: "weight" (the
-                default for arrays), "score" or another. Rows that do not sum to 1 are noted only
-                for weights.
-            order: the axes before Tq and Tk, such as "layers,heads". By default a single one is
+                default for arrays), "score" or another. Only for weights, a note tells of rows that
+                do not sum to 1.
+            order: the axes before Tq and Tk, such as "layers,heads". By default a single axis is
                 "heads", for results of a call without heads "examples".
             minus: weights of the same shape to subtract; the picture shows the difference.
             title: the text above the picture.
@@ -120,12 +120,13 @@ class _Show:
                 these are more than 12 maps, 12 heads of the first layer; a note says so.
             rows, columns: the indices of the queries and keys to show, where `queries` and `keys`
                 are their tokens.
-            tokens: which queries and keys, by the same indices.
+            tokens: the indices of the tokens to show, both as queries and as keys.
             hide_special: whether to hide [CLS], </s>, <pad> and the like.
-            keep: special tokens to show in spite of hide_special.
+            keep: special tokens that hide_special does not hide.
             reduce: "mean-heads", "max-heads", "mean-layers" or "max-layers", or several in order.
             scale: how numbers map to colours: "linear", "sqrt", or "log" over four decades.
-            range: what has a range of colours of its own: each "row", each "head", or "all".
+            range: which numbers share a range of colours: those of each "row", of each "head", or
+                "all".
             min, max: the numbers at the ends of the range "all"; by default 0 and the largest
                 shown. min is for pictures, not for pages (`.html`).
             colours: "blue", "grey", "viridis", "cividis" or "red-blue", which is centred at 0.
@@ -212,8 +213,8 @@ class _Show:
     ) -> Steps:
         """Draws the three steps of one call of attention side by side.
 
-        Energies are the scores of all query-key pairs before the softmax, weights are what the
-        softmax makes of each row, and the output is each query's weighted sum of the values.
+        Energies are the scores of all query-key pairs before the softmax, weights are the softmax
+        of each row of energies, and the output is each query's weighted sum of the values.
 
         Args:
             q, k, v: one head's arrays [Tq,D], [Tk,D] and [Tk,E].
@@ -272,7 +273,7 @@ class _Show:
             A `Row`; `.save` writes it as one `.svg`, `.png` or `.pdf`.
 
         Raises:
-            TypeError, ValueError: there is none, or one is no picture.
+            TypeError, ValueError: there is no argument, or one is not a `Picture`.
 
         >>> import numpy as np, qkv
         >>> row = qkv.show.row(qkv.show(np.eye(2)), qkv.show(np.ones((2, 2)) / 2))
@@ -295,7 +296,7 @@ show = _Show()
 
 
 class _Maps:
-    """Maps to draw: the arrays of an attention file, what the numbers are, and the leading axes."""
+    """Maps to draw: the arrays of an attention file, their quantity, and their leading axes."""
 
     def __init__(self, arrays: Dict[str, Any], quantity: str, order: str) -> None:
         self.arrays = arrays if quantity == "weight" else {**arrays, "quantity": [quantity]}
@@ -386,7 +387,7 @@ def _axis_before_maps(results: Results) -> str:
 
 
 def _unmasked(name: str, results: Results) -> Any:
-    """True for each drawn pair that the call did not mask; None if no pair is known as masked."""
+    """True for each drawn pair that the call did not mask; None if no masked pair is known."""
     call, drawn = call_of(results), _drawn_field(name, results)
     if call is None or not call.masks or drawn == "pooled":
         return None
@@ -650,7 +651,7 @@ def _texts(name: str, texts: Any) -> List[str]:
 
 
 def _listed(name: str, what: str, texts: Any) -> List[str]:
-    """A list of texts, or the parts of a text between commas; `what` says which, for the error."""
+    """A list of texts, or the parts of a text between commas; errors say that `what` is needed."""
     if isinstance(texts, str):
         return texts.split(",")
     try:
@@ -679,7 +680,7 @@ def _choice_option(name: str, value: Any) -> List[str]:
 
 
 def _end_option(name: str, value: Any) -> List[str]:
-    """The option of an end of the colours: any number for min, one above 0 for max."""
+    """The option of an end of the range of colours: any number for min, one above 0 for max."""
     if value is None:
         return []
     is_number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)

@@ -21,8 +21,8 @@ class Translation:
     Attributes:
         line: the text that was translated.
         text: its translation, in the spelling of the target language.
-        source, target: the tokens that the model read and wrote, with the end tokens; "<unk>" stays
-            for a token that the model does not know.
+        source, target: the tokens that the model read and wrote, with the end tokens; "<unk>" is a
+            token that the model does not know.
         weights: attention weights [target tokens, source tokens], float32: row i is the attention
             of the step that chose token i, as the mean over heads if there are several. None for a
             blank line, with return_weights=False, and for a model without attention.
@@ -130,7 +130,7 @@ class Translator:
         """Returns the linked model of English dates to ISO 8601: "3 may 1987" -> "1987-05-03"."""
         return cls._of(_core.linked_translator("dates"))
 
-    # A str is also an iterable of str; the first signature is the one that counts for it.
+    # A str is also an iterable of str; for a str, type checkers take the first signature.
     @overload
     def translate(  # type: ignore[overload-overlap]
         self,
@@ -178,8 +178,9 @@ class Translator:
                 tokens^length_penalty; 0 favours short ones.
             most_tokens: the largest number of tokens of a translation, its end token included, 1 to
                 65,536; None for 2 x source tokens + 10.
-            unknown: in place of "<unk>" in a translation: "copy" the source token with the largest
-                attention weight, "keep" it, or None: "copy" if the model has attention.
+            unknown: what replaces "<unk>" in a translation: with "copy", the source token with the
+                largest attention weight; with "keep", nothing. None means "copy" if the model has
+                attention, else "keep".
             return_weights: whether each translation has its attention weights, which take memory.
             threads: as in `attention`.
 

@@ -13,7 +13,7 @@ __all__ = ["WordVectors", "read_word_vectors"]
 
 
 class WordVectors(NamedTuple):
-    """The result of `read_word_vectors`: row i of `vectors`, float32 [n,d], belongs to words[i]."""
+    """The result of `read_word_vectors`: words, and float32 [n,d]: vectors[i] is for words[i]."""
 
     words: List[str]
     vectors: np.ndarray
@@ -39,15 +39,15 @@ def read_word_vectors(
 ) -> WordVectors:
     """The vectors in a file of GloVe, fastText (.vec) or word2vec (text or binary).
 
-    The content determines the format. If a word has several vectors, the first counts. Bytes of a
-    word that are not UTF-8 become surrogates, as in `os.fsdecode`.
+    The file's content determines its format. If a word has several vectors, the first is returned.
+    Bytes of a word that are not UTF-8 become surrogates, as in `os.fsdecode`.
 
     Args:
         path: path of the uncompressed file.
         words: the words to find, spelled as in the file; the result has their order. None for all
             words of the file.
-        limit: how many words to read, from the first; only where words is None. None for all.
-        width: how many numbers a vector has; None for the header's, else the first line's.
+        limit: how many words to read, from the first; only if `words` is None. None for all.
+        width: how many numbers a vector has; None to take it from the header or the first line.
         unknown: what a word without a vector gives: "error", "skip" (no row) or "zero" (zeros).
 
     Returns:

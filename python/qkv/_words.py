@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from functools import wraps
 from typing import Any, Callable, Dict, Iterable, Optional, Set, TypeVar, cast
 
-# Names that other functions use, each with qkv's name, or with a phrase that quotes qkv's names.
+# {an argument's name in another function: the name here, or a phrase that quotes names here}.
 _ELSEWHERE = {
     "attn_bias": "bias",
     "attn_mask": "'mask' (bool) or 'bias' (numbers)",
@@ -90,9 +90,9 @@ def unknown_keyword(function: str, word: str, known: Set[str]) -> TypeError:
 
 
 def near_words(function: _F) -> _F:
-    """Decorator: the error for an unknown keyword suggests the closest one.
+    """A decorator whose errors for an unknown keyword suggest the closest known one.
 
-    Errors name a method of an internal base class by the class of its object.
+    In errors, a method of an internal base class has the name of its object's class.
     """
     known = {name for name in inspect.signature(function).parameters if name != "self"}
 
@@ -116,7 +116,7 @@ def near_words(function: _F) -> _F:
 
 
 def in_words_of(error: Exception, function: str, names: Dict[str, str]) -> Exception:
-    """An error of `attention`, as one of another function that has other names of arguments."""
+    """An error of `attention` as an error of another function; `names` maps names of arguments."""
     start, text = "attention: ", str(error)
     if not text.startswith(start):
         return error

@@ -36,7 +36,7 @@ _OPTIONS = frozenset((
     "alibi_slopes", "sinks", "dropout", "seed",
 ))  # fmt: skip
 
-# MPI counts the bytes of a message in an int: longer ones are sent in parts.
+# MPI counts the bytes of a message in an int, so that longer messages are sent in parts.
 _MOST_BYTES = 2**30
 
 
@@ -66,7 +66,7 @@ class _Request:
 
 
 class _CommRanks:
-    """The processes of a communicator, over a duplicate of it, on which no others send."""
+    """The processes of a communicator. They use a duplicate of it, where nobody else sends."""
 
     def __init__(self, comm: Any) -> None:
         self._comm = comm.Dup()
@@ -100,7 +100,10 @@ def _communicator(comm: Any) -> Any:
 def _prepared(
     arguments: Dict[str, Any], arrays: Tuple[Any, ...], sharding: Any, comm: Any
 ) -> Tuple[Tuple[Any, ...], Tuple[Any, int]]:
-    """The options and the ranks, as _core takes them. Raises on every rank if one has an error."""
+    """The options, and the ranks with the number of zigzags, as _core takes them.
+
+    Raises on every rank if one has an error.
+    """
     comm = _communicator(comm)
     error: Optional[Exception] = None
     options: Tuple[Any, ...] = ()

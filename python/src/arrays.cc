@@ -74,9 +74,9 @@ DType dtype_of_format(std::string_view format, std::size_t bytes) {
 
 // ---- buffers --------------------------------------------------------------------------------
 
-// Gets an object's buffer, and releases it in the destructor. A reference to the object then keeps
-// the memory: NumPy arrays do not move while they are referenced, and other buffers are passed as
-// NumPy arrays, which hold them by a memoryview.
+// Gets an object's buffer, and releases it in the destructor. After that, a reference to the object
+// keeps the memory alive: NumPy arrays do not move while they are referenced, and other buffers are
+// passed as NumPy arrays, which hold them by a memoryview.
 class Buffer {
  public:
   explicit Buffer(nb::handle object)

@@ -15,7 +15,7 @@
 namespace qkv::python {
 namespace {
 
-// The place in the tuple `wanted` of the function that builds the result.
+// The index, in the tuple `wanted`, of the function that builds the result.
 constexpr std::size_t kResultsPlace = kRequests.size();
 
 consteval std::size_t place_of(std::string_view request) {
@@ -70,7 +70,7 @@ nb::object attention_call(nb::handle q, nb::handle k, nb::handle v, const nb::tu
   });
 }
 
-// The shapes of the results of packed sequences, whose starts the host does not read.
+// The shapes of the results for packed sequences on a GPU, whose starts the host does not read.
 ResultShapes packed_shapes(const char* function, const Inputs& inputs) {
   const ConstView &q = inputs.q, &k = inputs.k, &v = inputs.v;
   const auto check = [&](const char* name, const ConstView& x) {
@@ -155,10 +155,10 @@ void Extras::add(const char* name, DType dtype, const Dims& shape, View& view) {
 }
 
 void Extras::add_matrix(const char* name, DType dtype, const Dims& shape, Rows& rows) {
-  Dims named = shape;
-  if (rows_.view.given() && shape.rank() >= 2) named[shape.rank() - 2] = rows_.view.element_count();
+  Dims sizes = shape;
+  if (rows_.view.given() && shape.rank() >= 2) sizes[shape.rank() - 2] = rows_.view.element_count();
   rows.rows = rows_.view;
-  add(name, dtype, named, rows.matrix);
+  add(name, dtype, sizes, rows.matrix);
 }
 
 void Extras::make_weights(const Dims& shape, DType dtype, Outputs& outputs) {
@@ -243,7 +243,8 @@ void Extras::make_pooled(const ResultShapes& shapes, Index sequences, DType dtyp
     const nb::object count(cells[n]);
     shape.push_back(index_of(count, {function_, n == 0 ? "return_pooled[0]" : "return_pooled[1]"}));
     if (shape[shape.rank() - 1] < 1) {
-      throw_value_error(name, "must be (m, n) of 1 or more each, got " + describe(cells));
+      throw_value_error(
+          name, "must be (m, n), both 1 or more, got " + nb::cast<std::string>(nb::repr(cells)));
     }
   }
   add("pooled", dtype, shape, outputs.pooled);

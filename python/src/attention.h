@@ -41,7 +41,8 @@ constexpr std::string_view request_of(const Result<Member>& result) {
   return {};
 }
 
-// The results of a forward pass besides `out`: buffers in `outputs`, arrays for Python in order.
+// The results of a forward pass besides `out`: the buffers that the pass fills, and their arrays in
+// the order in which Python gets them.
 class Extras {
  public:
   // The tuple `wanted` has the arguments in kRequests, and the function that builds the result from
@@ -75,7 +76,7 @@ class Extras {
   const nb::tuple& wanted_;
   const ResultMaker& maker_;
   Array rows_;
-  Array column_rows_;  // the queries that results by key sum over
+  Array column_rows_;  // the listed queries over which column sums are taken
   std::vector<const char*> names_;
   std::vector<nb::object> results_;  // as returned by the maker
   std::size_t top_ = 0;  // the index in results_ of the keys of `top`; 0 if there are none

@@ -57,17 +57,17 @@ constexpr std::array kGradients = {Gradient{"dq", make_q},
 // The entry of this name, or null.
 const Gradient* gradient_named(std::string_view name) {
   const auto* at = std::find_if(kGradients.begin(), kGradients.end(),
-                                [&](const Gradient& one) { return one.name == name; });
+                                [&](const Gradient& entry) { return entry.name == name; });
   return at == kGradients.end() ? nullptr : at;
 }
 
 // The names for messages: "dq, dk, dparams (or one: dparams.W) and dsinks".
 std::string names_of_gradients() {
   std::string names;
-  for (const Gradient& one : kGradients) {
-    if (&one != kGradients.begin()) names += &one == &kGradients.back() ? " and " : ", ";
-    names += one.name;
-    if (one.is_dict()) names += " (or one: " + std::string(one.example) + ")";
+  for (const Gradient& entry : kGradients) {
+    if (&entry != kGradients.begin()) names += &entry == &kGradients.back() ? " and " : ", ";
+    names += entry.name;
+    if (entry.is_dict()) names += " (or one: " + std::string(entry.example) + ")";
   }
   return names;
 }
@@ -153,7 +153,7 @@ class Wanted {
       if (array.is_none()) continue;
       const std::string word = nb::cast<std::string>(key);
       if (!is_dict(word)) {
-        keep(word, array);
+        add_array(word, array);
         continue;
       }
       if (!nb::isinstance<nb::dict>(array)) {
@@ -161,12 +161,12 @@ class Wanted {
                          "must have a dict of arrays as " + word + ", got " + describe(array));
       }
       for (const auto& [key_of_one, value] : nb::borrow<nb::dict>(array)) {
-        keep(word + "." + nb::cast<std::string>(key_of_one), value);
+        add_array(word + "." + nb::cast<std::string>(key_of_one), value);
       }
     }
     if (arrays_.empty()) throw_value_error(name("add_to"), "must hold at least one array");
   }
-  void keep(const std::string& gradient, nb::handle array) {
+  void add_array(const std::string& gradient, nb::handle array) {
     names_.insert(gradient);
     arrays_[gradient] = nb::borrow(array);
   }
@@ -203,7 +203,8 @@ class GradientMaker {
     }
     return array;
   }
-  // make() for the gradient of q, k or v, argument `place`, in the memory layout of its source.
+  // Calls make() for the gradient of q, k or v (`place` is 0, 1 or 2), which has the memory layout
+  // of its source, and sets `view` to the library's view of it.
   nb::object make_input(const char* name, std::size_t place, Index heads, View& view) {
     nb::object gradient = make(name, call_.arrays[place].view, view);
     view = as_heads_first(view, call_.layout, heads);
@@ -217,10 +218,10 @@ class GradientMaker {
       if (!made.is_none()) params[name.c_str()] = made;
     };
     std::visit(
-        [&]<class S>(const S& one) {
+        [&]<class S>(const S& score) {
           typename S::Gradient to;
           S::for_each_parameter(
-              [&](const char* name, auto value, auto its) { add(name, one.*value, to.*its); });
+              [&](const char* name, auto value, auto its) { add(name, score.*value, to.*its); });
           if (nb::len(params) > 0) gradients.score = to;
         },
         options.score);
@@ -351,7 +352,7 @@ void bind_backward(nb::module_& module) {
   module.def("attention_backward", backward_call, nb::arg().none(), nb::arg().none(),
              nb::arg().none(), nb::arg(), nb::arg(), nb::arg().none());
   nb::list names;
-  for (const Gradient& one : kGradients) names.append(one.name);
+  for (const Gradient& entry : kGradients) names.append(entry.name);
   module.attr("GRADIENTS") = nb::tuple(names);
 }
 

@@ -12,7 +12,7 @@
 namespace qkv::python {
 
 // The Python name of a backward pass. With `keys_apart` its results do not have the gradients of k
-// and Wk, which are accumulated elsewhere.
+// and Wk, which AdditiveMemory.key_gradients() returns.
 struct BackwardFunction {
   const char* name;
   bool keys_apart = false;

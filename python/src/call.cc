@@ -147,6 +147,7 @@ class Worker {
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
+  // Waits for at most kBetweenSignals; returns whether the work is done.
   bool wait() {
     std::unique_lock lock(mutex_);
     return changed_.wait_for(lock, kBetweenSignals, [this] { return done_; });

@@ -61,15 +61,15 @@ class BoundCrossEntropy {
   nb::object backward(nb::handle dlosses, nb::handle threads) {
     return as_method(kBackward, [&] {
       const char* const function = kBackward.name.c_str();
-      const auto pass = pass_to_undo(passes_, function);
+      const auto pass = last_pass(passes_, function);
       const ConstView& logits = pass->saved.logits;
       const Name name{function, "dlosses", kLayerReals};
-      const bool one = is_one_number(dlosses);
-      const Array array = one ? Array{} : array_of(dlosses, name);
-      const double number = one ? number_of(dlosses, name) : 0;
+      const bool is_number = is_one_number(dlosses);
+      const Array array = is_number ? Array{} : array_of(dlosses, name);
+      const double number = is_number ? number_of(dlosses, name) : 0;
       const Tensor same = convert(ConstView(&number, Dims()), logits.dtype());
       const ConstView dlosses_of_rows =
-          one ? broadcast_to(same, Dims(logits.size(0))) : ConstView(array.view);
+          is_number ? broadcast_to(same, Dims(logits.size(0))) : ConstView(array.view);
       const ResultMaker maker(pass->like);
       View dlogits;
       const nb::object made = maker.make(logits.dtype(), logits.shape(), dlogits);

@@ -89,7 +89,7 @@ long device_type_of(nb::handle object, const Name& name) {
     }
   }
   throw_type_error(name, "must give a pair of integers as its DLPack device, got " +
-                             describe(device) + " of " + describe(object));
+                             text_of(device) + " from " + describe(object));
 }
 
 ConstView view_of(const nb::dlpack::dltensor& tensor, nb::handle object, const Name& name) {

@@ -43,7 +43,7 @@ class BoundDropout {
 
   nb::object backward(nb::handle dout) {
     return as_method(kDropoutBackward, [&] {
-      const auto pass = pass_to_undo(passes_, kDropoutBackward.name.c_str());
+      const auto pass = last_pass(passes_, kDropoutBackward.name.c_str());
       const Array from = array_of(dout, {kDropoutBackward.name.c_str(), "dout", kLayerReals});
       const ResultMaker maker(pass->like);
       View dx;

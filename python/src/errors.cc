@@ -48,7 +48,8 @@ constexpr std::array kAnywhere = {
     Rename{"output_gradients name no gradient", "dout, dlse and dweights are absent"},
 };
 
-// Names that are replaced only where the text names its argument; some are also ordinary words.
+// Names that are replaced only where they name the argument that the error is about; some are also
+// ordinary words.
 constexpr std::array kArgument = {
     Rename{"keep", "mask"},
     Rename{"mods[0]", "score_mod"},

@@ -22,7 +22,8 @@ constexpr const char* kGruCell = "GRUCell";
 const Method kCellForward{"GRUCell.forward", MethodArrays::kX};
 const Method kCellBackward{"GRUCell.backward", MethodArrays::kX};
 
-// One step, for its backward pass: copies of x and of the state before it, and the gates.
+// One step as its backward pass needs it: copies of x and of the state before the step, and the
+// gates.
 struct Step {
   Tensor x, state, gates;
   nb::object like;    // gradients have the type of this array

@@ -23,7 +23,8 @@ struct Method {
   MethodArrays arrays = MethodArrays::kQueriesKeysValues;
 };
 
-// Returns an error with the name of the method as its function, and the method's own name for q.
+// Returns the error with the method's name as its function, and with "x" in place of the argument
+// "q" if the method takes x.
 Error in_words_of(const Method& method, const Error& error);
 
 // Returns f(); its errors are thrown as in_words_of() gives them.

@@ -28,9 +28,10 @@ struct LayerPass {
   }
 };
 
-// The last pass. Throws Error if there is none.
+// Returns the last forward pass. Throws Error, named after the backward pass `function`, if there
+// is none.
 template <class Pass>
-std::shared_ptr<Pass> pass_to_undo(const Passes<Pass>& passes, const char* function) {
+std::shared_ptr<Pass> last_pass(const Passes<Pass>& passes, const char* function) {
   std::shared_ptr<Pass> pass = passes.last();
   if (!pass) throw_value_error({function, "forward"}, "must have been called before it");
   return pass;

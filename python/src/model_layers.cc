@@ -81,7 +81,7 @@ class BoundLinear {
   nb::tuple backward(nb::handle dout, nb::handle threads) {
     return as_method(kLinearBackward, [&] {
       const char* const function = kLinearBackward.name.c_str();
-      const auto pass = pass_to_undo(passes_, function);
+      const auto pass = last_pass(passes_, function);
       const Array dy = array_of(dout, {function, "dout", kLayerReals});
       const ResultMaker maker(pass->like);
       View dx;
@@ -145,7 +145,7 @@ class BoundEmbedding {
   nb::dict backward(nb::handle dout, nb::handle threads) {
     return as_method(kEmbeddingBackward, [&] {
       const char* const function = kEmbeddingBackward.name.c_str();
-      const auto pass = pass_to_undo(passes_, function);
+      const auto pass = last_pass(passes_, function);
       const Array array = array_of(dout, {function, "dout", kLayerReals});
       return parameter_gradients(
           *layer_, threads_of(function, threads), pass->work, [&](auto& d, Context& context) {
@@ -201,7 +201,7 @@ AnyView with_one(const AnyView& x, int axis) {
   return AnyView(x.data(), x.dtype(), shape, strides);
 }
 
-// Throws unless an array of a call whose x has no batch axis has 2 axes, or is absent.
+// For a call whose x has no batch axis: throws Error unless `array` has 2 axes or is absent.
 void expect_no_batch(const Name& name, const ConstView& array) {
   if (!array.given() || array.rank() == 2) return;
   throw_value_error(name, "must have 2 axes, as x has no batch axis, got " + qkv::describe(array));
@@ -264,7 +264,7 @@ class BoundGru {
   nb::tuple backward(nb::handle dout, nb::handle dstate, nb::handle threads) {
     return as_method(kGruBackward, [&] {
       const char* const function = kGruBackward.name.c_str();
-      const auto pass = pass_to_undo(passes_, function);
+      const auto pass = last_pass(passes_, function);
       const Array of_out = array_of(dout, {function, "dout", kLayerReals});
       const Array of_state = array_of(dstate, {function, "dstate", kLayerReals});
       if (!of_out.view.given() && !of_state.view.given()) {

@@ -25,6 +25,7 @@ Runtime& runtime() {
   return runtime;
 }
 
+// Whether this process is the child of a fork().
 std::atomic<bool>& is_child() {
   static std::atomic<bool> is_child{false};
   return is_child;
@@ -50,8 +51,8 @@ struct Bodies {
 
 void parallel_for(void* /*pool*/, Index count, Executor::Body body, void* state) {
   Bodies bodies{.body = body, .state = state, .count = count};
-  // Without a runtime the bodies run here: an executor may be older than a fork() or the end of
-  // sharing.
+  // Without a runtime the bodies run here: a fork() or use_openmp_of("") may have come after the
+  // executor was made.
   if (openmp_threads() == 0) return Bodies::work(&bodies);
   runtime().parallel(&Bodies::work, &bodies, static_cast<unsigned>(count), 0);
 }

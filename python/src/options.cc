@@ -77,7 +77,7 @@ std::optional<Index> first_besides_flags(const ConstView& view, int axis = 0) {
   }
   const Index count = view.stride(axis) == 0 ? 1 : view.size(axis);
   for (Index n = 0; n < count; ++n) {
-    if (const auto odd = first_besides_flags(slice(view, axis, n, n + 1), axis + 1)) return odd;
+    if (const auto value = first_besides_flags(slice(view, axis, n, n + 1), axis + 1)) return value;
   }
   return std::nullopt;
 }
@@ -234,8 +234,9 @@ class Reader {
   void read_params(S& score) {
     if (!given(kParams)) return;  // the library reports missing parameters
     if (!has_parameters<S>() && !call_.options.qk_norm) {
-      throw_value_error(name(kParams),
-                        "is given but the score " + describe(at(kScore)) + " has no parameters");
+      throw_value_error(name(kParams), "is given but the score " +
+                                           nb::cast<std::string>(nb::repr(at(kScore))) +
+                                           " has no parameters");
     }
     if (!nb::isinstance<nb::dict>(at(kParams))) {
       throw_type_error(name(kParams), "must be a dict of arrays, got " + describe(at(kParams)));
@@ -297,9 +298,10 @@ class Reader {
     if (on) o.masks.emplace_back(Causal{});
     if (!given(kCausalOffset)) return;
     if (nb::isinstance<nb::str>(causal)) {
-      throw_value_error(name(kCausalOffset), "is given but causal names a corner, " +
-                                                 describe(causal) +
-                                                 "; with an offset causal is True or False");
+      throw_value_error(name(kCausalOffset),
+                        "is given but causal is " + nb::cast<std::string>(nb::repr(causal)) +
+                            ", which names a corner; causal must be True or False if "
+                            "causal_offset is given");
     }
     const nb::handle offset = at(kCausalOffset);
     if (PyFloat_Check(offset.ptr()) != 0)
@@ -367,9 +369,9 @@ class Reader {
   // Rejects integers other than 0 and 1: as an additive mask, where 0 allows a pair, they would
   // mean the opposite here.
   void check_flags(const ConstView& keep) const {
-    const auto odd = first_besides_flags(keep);
-    if (!odd) return;
-    throw_value_error(name(kMask), "must be bool, or of 0 and 1, got " + std::to_string(*odd) +
+    const auto value = first_besides_flags(keep);
+    if (!value) return;
+    throw_value_error(name(kMask), "must be bool, or of 0 and 1, got " + std::to_string(*value) +
                                        " in " + qkv::describe(keep) +
                                        " (numbers to add to the scores are bias)");
   }
@@ -379,8 +381,9 @@ class Reader {
   CallArguments& call_;
 };
 
-// G, if only H was given. With product scores, queries and keys have the same width; with the other
-// scores, the same number of heads. inputs.q has its heads split already, inputs.k has not.
+// Returns G if only H was given. For scores without parameters, the heads of q and k have the same
+// width; for the others, q and k have the same number of heads. The heads of inputs.q are split
+// already, those of inputs.k are not.
 Index key_heads_of(const Inputs& inputs, Index heads, const Score& score, const Name& name) {
   const ConstView &q = inputs.q, &k = inputs.k;
   const bool one_width = !has_parameters(score);

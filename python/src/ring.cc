@@ -72,7 +72,7 @@ class PythonRanks final : public Ranks {
   int rank() const noexcept override { return rank_; }
   int count() const noexcept override { return count_; }
   std::unique_ptr<Transfer> send(std::span<const std::byte> data, int to, int channel) override {
-    // Python has no memory that may only be read by all of its libraries: nobody writes to it.
+    // The memoryview is writable, since some libraries take no read-only memory, but no one writes.
     return begin("send", const_cast<std::byte*>(data.data()), data.size(), to, channel);
   }
   std::unique_ptr<Transfer> receive(std::span<std::byte> data, int from, int channel) override {
@@ -116,7 +116,8 @@ struct RingCall {
   }
 };
 
-// Reads the arguments by read(); what is wrong with one rank's is an error of all.
+// Calls read() to read this rank's arguments. If read() fails on one rank, all ranks throw an
+// error.
 template <class F>
 void read_on_all(PythonRanks& ranks, const F& read) {
   std::exception_ptr error;
@@ -148,7 +149,8 @@ void ring_call(nb::handle q, nb::handle k, nb::handle v, const nb::tuple& output
   });
 }
 
-// The gradients of the score's parameters: arrays to write to, in a dict by name.
+// Sets in `to` the gradients of the score's and the norm's parameters: `arrays`, a dict by name of
+// arrays to write to.
 void add_parameters(RingCall& ring, const nb::dict& arrays, InputGradients& to) {
   if (nb::len(arrays) == 0) return;
   const auto view = [&](const std::string& name) -> View {
@@ -171,7 +173,8 @@ void add_parameters(RingCall& ring, const nb::dict& arrays, InputGradients& to) 
       [&](const char* side, auto, auto its) { to.qk_norm.*its = view(gain_name(side)); });
 }
 
-// The gradients of the arrays that score_mod reads: arrays to write to, in a dict by name.
+// Sets in `to` the gradients of the arrays that score_mod reads: `arrays`, a dict by name of arrays
+// to write to.
 void add_captured(RingCall& ring, const nb::dict& arrays, InputGradients& to) {
   captured_gradients(ring.call.captured, to.captured,
                      [&](const std::string& name, const ConstView&, View& view) -> nb::object {
@@ -184,9 +187,9 @@ void add_captured(RingCall& ring, const nb::dict& arrays, InputGradients& to) {
                      });
 }
 
-// `from` is (dout, out, lse, dlse), and `gradients` is (dq, dk, dv, dbias, dalibi_slopes, dsinks),
-// arrays to write to or None, and two dicts: of those of the parameters, and of those of the arrays
-// that score_mod reads.
+// `from` is (dout, out, lse, dlse). `gradients` has arrays to write to: (dq, dk, dv, dbias,
+// dalibi_slopes, dsinks), each an array or None, then a dict of the gradients of the parameters and
+// a dict of the gradients of the arrays that score_mod reads.
 void ring_backward_call(nb::handle q, nb::handle k, nb::handle v, const nb::tuple& from,
                         const nb::tuple& gradients, const nb::tuple& options,
                         const nb::tuple& placed, nb::handle threads) {

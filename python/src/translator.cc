@@ -40,7 +40,7 @@ std::string utf8_of(nb::handle object, const std::string& argument) {
   return {utf8, static_cast<std::size_t>(size)};
 }
 
-// The texts, and for messages the argument that each is.
+// The texts of a call. argument(n) is the name of text n in messages.
 struct Texts {
   std::vector<std::string> texts{};
   bool is_list = false;

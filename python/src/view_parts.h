@@ -18,7 +18,7 @@ std::string text_of(nb::handle object);
 DType signed_integer(std::size_t bytes);
 DType unsigned_integer(std::size_t bytes);
 
-// Throws TypeError for an array of a dtype that no argument accepts.
+// Throws TypeError for an array of a dtype that the argument does not accept.
 [[noreturn]] void refuse_dtype(const Name& name, nb::handle object);
 void check_rank(const Name& name, int rank);
 bool is_aligned(const void* data, DType dtype);
@@ -35,7 +35,7 @@ std::optional<ArrayLayout> layout_of(int rank, const Size* shape, const Stride* 
   for (int axis = 0; axis < rank; ++axis) {
     layout.shape.push_back(static_cast<Index>(shape[axis]));
     const auto stride = static_cast<Index>(strides[axis]);
-    // The stride of an axis of one element, or of an empty array, may be anything.
+    // The stride of an axis of size 0 or 1 may be anything.
     if (stride % unit != 0 && shape[axis] > 1) return std::nullopt;
     layout.strides.push_back(stride / unit);
   }

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Usage: scripts/bare/in.sh SUITE [--network] [--bind DIRECTORY]... COMMAND [ARGUMENT...]
-# Runs a command in the root build/roots/SUITE (scripts/bare/make.sh), without a network unless
-# --network. The checkout and each DIRECTORY are there, read-only, at their own paths. All that the
-# command writes is thrown away. Needs to be root.
+# Runs a command with build/roots/SUITE (scripts/bare/make.sh) as its root directory, without a
+# network unless --network. The checkout and each DIRECTORY are there, read-only, at their own
+# paths. All that the command writes is thrown away. Must be run by the user root.
 set -euo pipefail
 source "$(dirname "$0")/../env.sh"
 
@@ -35,7 +35,7 @@ while [[ ${1:-} == --* ]]; do
 done
 (($# > 0)) || usage
 
-# The mounts are seen by these processes alone, and end with them.
+# Only these processes see the mounts, which end with them.
 # shellcheck disable=SC2016
 readonly inside='
   set -eu

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Usage: scripts/check/conan.sh
-# Builds the package of packaging/conan with this machine's Highway, and a program that uses it, by
-# a Conan of its own in build/conan. Without a Python package index it is skipped. The last line
-# counts the packages.
+# Builds the package of packaging/conan with this machine's Highway, and a program that uses the
+# package, by a Conan that is installed in build/conan. Skips this if no Python package index has
+# Conan. The last line counts the packages.
 set -euo pipefail
 source "$(dirname "$0")/../env.sh"
 

@@ -8,21 +8,21 @@ DOCUMENT: a pattern below ROOT, a checkout; without any: README.md and docs/**/*
 What is done with a fenced block depends on its language:
   cpp, c   a whole program, compiled against the library and run
   sh       run by bash, the built qkv first on PATH
-  console  lines after "$ " are run; the other lines, if any, are what they must print; with lines
-           such as [exit 2]: what commands must print and end with (docs_blocks_exits.py)
-  python   run by the checkout's .venv-python (without it, .venv), in one process with the
-           document's python blocks above it; where qkv, torch or transformers is missing, a block
-           that imports it, python blocks below that, and commands that name a file which only such
-           blocks write are not run, but counted and listed
+  console  lines that begin with "$ " are run; the other lines, if any, are what the commands must
+           print; blocks with lines such as [exit 2]: see docs_blocks_exits.py
+  python   run by the checkout's .venv-python (or else .venv), all blocks of a document in one
+           process. If qkv, torch or transformers is missing, three kinds of blocks are not run, but
+           counted and listed: a block that imports it, python blocks below that one, and commands
+           that name a file which only such blocks write
   text, json, cmake   shown only
 <!-- output --> before a text block: exactly what the block above prints on stdout.
 <!-- run: no, REASON --> before a sh, console or python block: not run, but counted and listed; sh
 and console only for commands that install, fetch or build.
 All blocks of a document run in order in one temporary directory, which has links to the files and
-directories at the top of the checkout: commands are typed as if there and leave nothing behind.
+directories at the top of the checkout, so that commands are written as for the checkout.
 The cpp blocks are compiled together as one program, which is much cheaper; each block is run in a
-process of its own. A block then also passes if only another block has an #include that it needs;
---separately, for the long check, compiles each alone and finds that.
+process of its own. A block then also passes if only another block has an #include that it needs.
+--separately, for the long check, compiles each block alone, which finds such blocks.
 Exit 1 on a failure, or when no block was run.
 """
 
@@ -89,8 +89,8 @@ def read_blocks(text):
 
 @functools.cache
 def entries_of(root):
-    """The names in the root of what git tracks, and build; without git, of everything there. Hidden
-    files and folders are left out."""
+    """The names of files and folders at the top of a checkout: those that git tracks, and "build";
+    without git, all. Hidden ones are left out."""
     if not (root / ".git").exists():
         return [entry.name for entry in root.iterdir() if not entry.name.startswith(".")]
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=root, stdout=subprocess.PIPE, check=True)
@@ -108,7 +108,7 @@ class Runner:
         self.session = None  # the process that runs the python blocks
         self.imports = set()  # the packages of IMPORT that python blocks import
         self.unwritten = set()  # files that are named by python blocks that were not run
-        for name in entries_of(root):  # not the user's own files, which blocks could overwrite
+        for name in entries_of(root):  # no untracked files, which blocks could overwrite
             (self.directory / name).symlink_to(root / name)
         self.environment = dict(os.environ, LC_ALL="C.UTF-8",
                                 PATH=f"{compiler.build / 'bin'}:{os.environ['PATH']}")
@@ -177,7 +177,7 @@ def check_marks(block):
 
 
 def check_document(root, compiler, name, blocks):
-    """(kinds counted, blocks not run, failures) of one document."""
+    """(number of blocks by kind, texts of blocks not run, texts of failures) of one document."""
     counts, unrun, failures = collections.Counter(), [], []
     with tempfile.TemporaryDirectory() as directory:
         runner = Runner(root, compiler, name, directory)

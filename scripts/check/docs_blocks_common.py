@@ -21,7 +21,7 @@ class Block:
 
 
 def finish(command, directory, environment):
-    """Runs a command to its end and returns it, with its stdout and stderr."""
+    """Runs a command to its end. Returns its status, stdout and stderr, as subprocess.run does."""
     try:
         return subprocess.run(command, cwd=directory, env=environment, check=False,
                               stdin=subprocess.DEVNULL, capture_output=True, timeout=SECONDS,

@@ -6,8 +6,9 @@ translation unit: includes first, each of them once, then every block in a names
 `program N` runs block N, from 0. `int main()` becomes `auto main()`: in a namespace, main is a
 function like any other, which must return a value if it is declared int, and need not if auto.
 
-Only compiling a block alone finds an include that it lacks and another block has. Global objects of
-all blocks are constructed in every run of the joint program. Blocks in C are always compiled alone.
+If a block lacks an include that another block has, only compiling the block alone finds this. Every
+run of the joint program constructs the global objects of all blocks. Each block in C is compiled
+alone.
 """
 
 import itertools
@@ -52,7 +53,7 @@ class Program:
         return f'#line {self.block.line + offset} "{self.document}"\n'
 
     def includes(self):
-        """The include directives, keyed by text, with their lines in the document."""
+        """{text of an include directive: it, below a #line with its place in the document}."""
         found = {}
         for number, line in enumerate(self.block.code.splitlines()):
             if INCLUDE.fullmatch(line):
@@ -122,8 +123,8 @@ class Compiler:
         return binary
 
     def compile_together(self, programs):
-        """Joins as many blocks as possible into one program. Blocks named in a message are left
-        out: compiling them alone shows their faults, if any."""
+        """Joins as many blocks as possible into one program. Blocks that a compiler's message names
+        are left out: compiling them alone shows their faults, if any."""
         joined = []
         for program in programs:
             self.reasons[program.name] = program.obstacle()

@@ -52,7 +52,8 @@ def read_steps(block):
 
 
 def files_below(directory):
-    """{path: a state that differs after a file was written to}; not below links."""
+    """{path: None for a folder, else a state that differs after the file was written to}. Does not
+    follow links."""
     found = {}
     for folder, folders, files in os.walk(directory):
         for name in folders + files:

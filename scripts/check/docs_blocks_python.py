@@ -50,7 +50,7 @@ for request in requests:
 
 
 def interpreter():
-    """The best Python available; scripts/setup.sh creates both."""
+    """The Python of .venv-python, or else of .venv. scripts/setup.sh creates both."""
     best, other = (CHECKOUT / venv / "bin/python" for venv in (".venv-python", ".venv"))
     return best if best.exists() else other
 
@@ -94,7 +94,7 @@ class Session:
         if self.over:
             raise Wrong(f"not run: {self.over}")
         code = "\n" * (block.line - 1) + block.code  # errors have the document's line
-        with contextlib.suppress(BrokenPipeError):  # the missing answer shows it
+        with contextlib.suppress(BrokenPipeError):  # no answer comes then, which answer() reports
             self.requests.write(json.dumps([str(document), code]).encode() + b"\n")
         status = self.answer(f"the block of line {block.line}")
         out, err = self.out.since_last(), self.err.since_last()

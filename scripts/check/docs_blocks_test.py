@@ -97,8 +97,8 @@ SAME_NAMES = (
 # Documents of several programs, and what is reported when they are compiled together.
 TOGETHER = [
     (SAME_NAMES, ["cpp: 2 compiled together, 0 alone", " 0 failures"]),
-    # No block sees another's macros. A main that returns something on one path must not fall off
-    # its end on another, unless it is the program's own.
+    # No block sees another's macros. A main with a return on one path must not fall off its end on
+    # another, unless the block is a program of its own.
     ("```cpp\n#define puts no\nint main() {}\n```\n"
      "```cpp\nint main(int count, char**) { return count - 1; }\n```\n"
      "```cpp\nint main() { if (false) return 1; }\n```\n" + PUTS_A * 2,
@@ -159,7 +159,7 @@ def cases():
         yield document, False, False, [reason]
     for documents in TOGETHER, SEPARATELY, WITHOUT_PACKAGES:
         if documents is WITHOUT_PACKAGES:
-            docs_blocks.is_installed = lambda name: False  # the last cases
+            docs_blocks.is_installed = lambda name: False  # no other cases follow
         for document, texts in documents:
             yield document, documents is SEPARATELY, " 0 failures" in texts, texts
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Checks docs/exactness.md: each row of its matrix names tests and controls, and all of them exist.
-Tests that README, the changelog and the other pages name, such as `Suite.Name`, must exist, too.
+Tests that README, the changelog and other pages name must exist, too.
 
 usage: exactness.py [ROOT]
        exactness.py --self-test

@@ -12,10 +12,10 @@ a key ("base.best_rate" is nested), on one line:
 
     reaches <!-- bench: xeon forward/T2048-D64 share_of_peak -->84.3 % of the peak
 
-The figure is the key's number rounded to as many digits, in one of the units below, or a text,
-optionally in backticks. No two marks name one figure. Exit 1 if a figure differs, is in a second
-place or has no mark, a file, row or key is unknown, a table is not that of bench/results/, or a
-file that is named does not exist (named_files.py).
+The figure behind the mark is the key's number in one of UNITS, rounded to the decimals shown, or
+the key's text, optionally in backticks. No two marks name the same key of a row. Exit 1 if a figure
+differs, is in a second place or has no mark; if a file, row or key is unknown; if a table is not
+that of bench/results/; or if a file that is named does not exist (named_files.py).
 """
 
 import json
@@ -43,7 +43,7 @@ UNIT = "|".join(re.escape(unit) for unit in sorted(UNITS, key=len, reverse=True)
 NUMBER = re.compile(rf"\s*\**(\d[\d,]*(?:\.(\d+))?)(?:\s?({UNIT})(?![A-Za-z/]))?")
 
 
-# A figure of speed in running text. 2 x 3 is a size.
+# A figure of speed in running text. 2 x 3 is a size, not a speed.
 SPEED = re.compile(
     r"(?<![\w.])\d[\d.,]*\s?(?:[GT]FLOP/s|G/s|[GM]B/s|ms|us|µs|ns)\b"
     r"|(?<![\w.])\d+\.\d+ ?[x×](?! ?\d)(?![\w])"
@@ -112,7 +112,8 @@ def check_mark(root, words, text):
 
 
 def check_line(root, name, line, seen):
-    """(figures, faults as text) of a line. `seen` has the marks above it, with their documents."""
+    """(number of figures, faults as text) of a line. `seen` has the document of each mark so far;
+    the line's marks are added."""
     figures, faults = 0, []
     for mark in MARK.finditer(line):
         figures += 1

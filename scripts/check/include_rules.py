@@ -85,18 +85,18 @@ HEADERS = [
     (r"nanobind/.*", "python"),
     # The peers of the benchmarks, which are in a program of their own.
     (r"dnnl\.hpp|omp\.h|sleef\.h", "bench"),
-    # Only runtime starts threads, and python one that computes while Python polls for signals. Only
-    # programs print (iostream).
+    # Only runtime starts threads, but for one of python that computes while Python polls for
+    # signals. Only programs print (iostream).
     (r"thread", "runtime python"),
     (r"cxxabi\.h", "python"),  # Python ends threads by unwinding them
     (r"mpi\.h", "mpi include/mpi"),
-    (r"dlfcn\.h", "python cuda commands/shell"),  # loaded OpenMP; the CUDA driver; MPI
-    (r"pthread\.h", "python"),  # after fork() a child has no OpenMP workers
+    (r"dlfcn\.h", "python cuda commands/shell"),  # finds OpenMP; the CUDA driver; MPI
+    (r"pthread\.h", "python"),  # notices fork(): a child has no OpenMP workers
     (r"future|sched\.h", "runtime"),
     (r"iostream", "commands examples bench"),
     (r"spawn\.h", "picture"),
     (r"std(def|int|io|lib)\.h", "include examples"),  # headers and programs in C
-    (r"(unistd|fcntl|poll|signal|termios)\.h|sys/[a-z]+\.h", "kernels runtime files picture commands bench"),
+    (r"(unistd|fcntl|poll|signal|termios|malloc)\.h|sys/[a-z]+\.h", "kernels runtime files picture commands bench"),
     (r"[a-z_]+", "*"),  # the standard library
 ]
 
@@ -148,7 +148,7 @@ def refuse_other(place, header):
             allowed = set(places.split())
             if allowed & {"*", place, top_of(place)} or ("app" in allowed and place in APP):
                 return None
-            return f"<{header}> belongs to: {places}"
+            return f"<{header}> may be included only in: {places}"
     return f"<{header}> is in no row of the table"
 
 
@@ -321,7 +321,7 @@ def violations_of(files):
 
 
 def home_of(header):
-    """The path of the header that a file names."""
+    """The path, below the root, of a header that a file includes in quotes."""
     return header if top_of(header) == "bench" else f"{root_of(component_of(header))}/{header}"
 
 

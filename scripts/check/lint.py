@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""clang-tidy over all sources, the files of a component at once, and names that a file never uses.
+"""Runs clang-tidy over all sources, and finds names that a file defines but never uses.
 
-usage: lint.py              the sources of a checkout (this one)
-       lint.py --analyze    with clang's analyzer, which follows paths and takes as long as the rest
-       lint.py --self-test  of the search for unused names
+usage: lint.py              check the sources of this checkout
+       lint.py --analyze    also run clang's analyzer, which follows paths and doubles the time
+       lint.py --self-test  test the search for unused names
 
-clang-tidy spends most of its time on headers, so it reads the files that QKV_UNITY joins. Files of
-python/ are linted if scripts/python_package.sh has configured them. The last line counts the files.
+clang-tidy spends most of its time on headers, so it reads the files of a component at once, as
+QKV_UNITY joins them. Files of python/ are linted if scripts/python_package.sh has configured them.
+The last line counts the files.
 Exit 1 on a finding, and for a file that no build lists.
 """
 
@@ -33,7 +34,7 @@ CLANG_TIDY = [
     "--quiet",
     "--extra-arg=-Wno-unknown-warning-option",  # the Python package's build is gcc's
 ]
-# Following paths through calls and templates to their ends would double the time.
+# mode=shallow: following paths through calls and templates to their ends would double the time.
 ANALYZE = ["--extra-arg=-Xclang", "--extra-arg=-analyzer-config",
            "--extra-arg=-Xclang", "--extra-arg=mode=shallow"]
 DO_NOT_ANALYZE = ["--checks=-clang-analyzer-*"]
@@ -64,8 +65,8 @@ def sources_of(file):
 
 
 def python_room():
-    """Makes a folder in BUILD, where the analyzer looks into joined files, with copies of those of
-    python/ and their compile_commands.json, and returns it."""
+    """Makes a folder for the files of python/, and returns it. It is in BUILD, so that the analyzer
+    looks into joined files, and has copies of these and a compile_commands.json."""
     folder = BUILD / "python"
     folder.mkdir(exist_ok=True)
     entries = []

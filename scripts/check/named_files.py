@@ -3,7 +3,7 @@
 
 In Markdown: the target of every relative link, with its section, and every path that begins with
 one of FOLDERS, outside fenced blocks. In sources: every path below docs/. A path with * must match
-a file; one with a word in capitals (bench/results/CPU.json) or in <> is a pattern for the reader.
+a file; one with a word in capitals (bench/results/CPU.json) or in <> is a placeholder.
 """
 
 import re
@@ -15,7 +15,7 @@ PATH = re.compile(rf"(?<![\w/.<-])((?:{'|'.join(FOLDERS)})/[\w.*/<>{{}},-]*[\w*}
 IN_SOURCE = re.compile(r"(?<![\w/.<-])(docs/[\w./-]*\w)(#[\w-]+)?")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 PLACEHOLDER = re.compile(r"[<>{}]|(?<![A-Za-z])[A-Z]{3,}(?![a-z])")
-WRITTEN = ("docs/last-check.txt",)  # by a whole run of scripts/check.sh
+WRITTEN = ("docs/last-check.txt",)  # need not exist: a whole run of scripts/check.sh writes it
 REAL_CAPITALS = ("README", "CHANGELOG", "CONTRIBUTING", "SOURCES", "LICENSE", "NOTICE")
 
 

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Usage: scripts/check/oldest_torch.sh
 # Runs the tests of qkv.torch with the PyTorch in python/requirements-torch-oldest.txt, in an
-# environment of its own. Prints why tests are skipped there, and counts them; the last line is the
-# count. Without a package index that has this PyTorch no test runs, and the last line says so.
+# environment of its own. Prints why tests are skipped there; the last line counts the tests. If no
+# package index has this PyTorch, no test runs, and the last line says so.
 set -euo pipefail
 source "$(dirname "$0")/../env.sh"
 

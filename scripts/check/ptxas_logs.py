@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks what ptxas says about the CUDA kernels of a build: which of them keep registers in memory.
+"""Checks what ptxas says about the CUDA kernels of a build: their registers, and spills to memory.
 
-usage: ptxas_logs.py FOLDER       with the build's *.fatbin.log
+usage: ptxas_logs.py FOLDER       check a build's logs, FOLDER/*.fatbin.log
        ptxas_logs.py --self-test  plant wrong logs and find each
 The last line counts the kernels, once for each architecture. Exit 1 for a kernel with more spills
 than it may have or more than 255 registers, for one that ptxas says nothing about, and if there are
@@ -14,9 +14,9 @@ import re
 import sys
 
 MOST_REGISTERS = 255
-# Kernels that may keep some registers in memory, and how many bytes they may store and load. Shapes
-# without spills were slower: with 32 keys in a tile, qkv_forward_bfloat16_128 had 316 TFLOP/s
-# instead of 334 on an H200.
+# Kernels that may spill registers to memory, and how many bytes of spills they may store and load
+# together. Shapes without spills were slower: with 32 keys in a tile, qkv_forward_bfloat16_128 had
+# 316 TFLOP/s instead of 334 on an H200.
 MAY_SPILL = {
     r"qkv_forward_\w+_128": 408,
     r"qkv_forward_\w+_64_every": 8,
@@ -43,7 +43,7 @@ def kernels_of(text):
 
 
 def fault_of(kernel, spills, registers):
-    """What is wrong with a kernel, or None."""
+    """The fault of a kernel as text, or None."""
     if spills is None or registers is None:
         return "ptxas does not say what it uses"
     allowed = max((most for name, most in MAY_SPILL.items() if re.fullmatch(name, kernel)), default=0)

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # Usage: scripts/check/recipes.sh
 # Follows docs/contributing/recipes.md: applies each tests/recipes/NAME.patch to a copy of the tree.
-# The patch's line "List:" names the files with the list that gets an entry. With the changes of
-# these files alone the copy must not compile: the compiler reports the other places. With the whole
-# patch tests/recipes/NAME.cc is compiled against the library, and run. The section of the recipe in
-# docs/contributing/recipes.md must name each file that the patch touches.
+# The patch's line "List:" is a pattern of the files with the list that gets an entry. With the
+# changes of these files alone the copy must not compile: the compiler reports the other places.
+# With the whole patch, tests/recipes/NAME.cc is compiled against the library, and run. The section
+# of the recipe in docs/contributing/recipes.md must name each file that the patch changes.
 set -euo pipefail
 source "$(dirname "$0")/../env.sh"
 

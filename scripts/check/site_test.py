@@ -80,7 +80,7 @@ class Sources(unittest.TestCase):
             if isinstance(what, pathlib.Path):
                 self.assertTrue(what.is_file(), place)
 
-    def test_what_is_old_goes(self):
+    def test_old_files_are_removed(self):
         with tempfile.TemporaryDirectory() as folder:
             old = pathlib.Path(folder) / "old.md"
             old.write_text("old", encoding="utf-8")
@@ -97,7 +97,7 @@ class Sources(unittest.TestCase):
                          "``f`` at \\*p:\n\n::\n\n  f(p);\n\nThen more.")
         self.assertEqual(pages.purpose("// SPDX\n\nnamespace qkv {\n"), "")
 
-    def test_private_members_go(self):
+    def test_private_members_are_removed(self):
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder) / "a.xml"
             path.write_text('<doxygen><compounddef><sectiondef kind="private-func"/>'

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Usage: cmake -P scripts/check/vcpkg_port.cmake
-# Checks packaging/vcpkg without vcpkg: runs the portfile with functions that only note how they are
-# called, and compares it with the project: version, features, options, dependencies. The last line
-# counts the calls.
+# Checks packaging/vcpkg without vcpkg: compares version, features, options and dependencies with
+# the project's, and runs the portfile with functions that only check and count their calls. The
+# last line has the count.
 cmake_minimum_required(VERSION 3.25)
 
 get_filename_component(root "${CMAKE_CURRENT_LIST_DIR}/../.." ABSOLUTE)
@@ -25,7 +25,7 @@ expect(version "${got}" "${version}")
 string(JSON got GET "${manifest}" name)
 expect(name "${got}" qkv)
 
-# The names in a list of dependencies, except vcpkg's own, sorted.
+# Sets `out` to the sorted names in the list of dependencies at the JSON path ARGN, except vcpkg-*.
 function(dependencies_of out)
   string(JSON count LENGTH "${manifest}" ${ARGN})
   math(EXPR last "${count} - 1")
@@ -47,8 +47,8 @@ endfunction()
 
 dependencies_of(got dependencies)
 expect("the library's dependencies" "${got}" highway)
-# cmake/app_packages.cmake names Debian's packages; without "lib", "-dev" and versions most of these
-# are vcpkg's names.
+# cmake/app_packages.cmake names Debian's packages. These are vcpkg's names after "-dev", versions
+# before it and some "lib" are removed; pkg-config is pkgconf.
 file(READ "${root}/cmake/app_packages.cmake" packages)
 string(REGEX MATCHALL "qkv_app_needs\\([A-Za-z0-9_]+ [a-z0-9-]+\\)" packages "${packages}")
 set(wanted "")

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Usage: scripts/check/wheel.sh
-# Installs only the wheel of dist/ for Debian's Python, and NumPy, into an empty environment without
-# an index, and uses it there without a compiler on PATH. The last line counts the objects checked.
+# Installs only NumPy and the wheel of dist/ for Debian's Python into an empty environment, without
+# an index, and uses the wheel there without a compiler on PATH. The last line counts the objects
+# (program, shared libraries) whose dependencies were checked.
 set -euo pipefail
 source "$(dirname "$0")/../env.sh"
 

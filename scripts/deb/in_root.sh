@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Usage: in_root.sh PACKAGE.deb
 # Runs in a bare root with a network, from scripts/deb/try.sh: installs the package, uses the
-# program, builds and runs a program that links the library, and removes the package. The last line
-# counts the files that came and went.
+# program, builds and runs programs that link the library, and removes the package. The last line
+# counts the files that were installed and removed.
 set -eu
 checkout=$(cd "$(dirname "$0")/../.." && pwd)
 apt_get() { apt-get -qq -o Dpkg::Use-Pty=0 --yes --no-install-recommends "$@" >/dev/null; }
@@ -31,4 +31,4 @@ while read -r file; do
     exit 1
   fi
 done <files.txt
-echo "$(wc -l <files.txt) files came and went"
+echo "$(wc -l <files.txt) files were installed and removed"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Usage: scripts/deb/try.sh
-# Installs, uses and removes dist/qkv_*.deb in a bare root of the Debian release that made it. The
-# last line counts its files.
+# Installs, uses and removes dist/qkv_*.deb in a bare root of this machine's Debian release. The
+# last line counts the package's files.
 set -euo pipefail
 source "$(dirname "$0")/../env.sh"
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The error of additive scores in float32 against the formula in float64: on the fast path, which
+"""The error of additive scores in float32 against the formula in float64: on the fused path, which
 computes tanh from two exponentials, and on the reference, which calls tanh.
 
 usage: additive_accuracy.py [--T 256] [--units 256]     in an environment that has qkv
@@ -20,7 +20,7 @@ import tempfile
 import numpy as np
 
 DEVIATIONS = (0.01, 0.1, 1, 5, 20, 100)
-# A process has one CPU target, so a child process computes the scores on that of QKV_TARGET.
+# A process has one CPU target, so a child process computes the scores, on the target QKV_TARGET.
 CHILD = """
 import sys
 import numpy as np
@@ -40,7 +40,7 @@ def exact_scores(q, k, v):
 
 
 def scores_on(target, folder, x):
-    """(the CPU target that ran, scores). Without `target` the best of this processor runs."""
+    """(the CPU target in use, its scores). If `target` is None, this is the processor's best."""
     environment = dict(os.environ)
     environment.pop("QKV_TARGET", None)
     if target:

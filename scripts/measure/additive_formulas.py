@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Additive attention as different packages compute it, for additive_peers.py, which starts this
-file in the environment of each and talks to it in lines of JSON.
+"""Additive attention as different packages compute it, for additive_peers.py, which runs this file
+in each package's environment and exchanges lines of JSON with it.
 
 usage: additive_formulas.py NAME     one of FORMULAS
 
 Arrays: q [B,Tq,D], k [B,Tk,D], values [B,Tk,E], Wq and Wk [U,D], b and v [U], dout [B,Tq,E]. A
-formula is a function of them that returns, for the pass "forward" and, where it can, for "step"
-(forward and all gradients), functions to choose from: each computes the pass once and returns out,
-or out and dq.
+formula takes a dictionary of them. For the pass "forward" and, unless it has no gradients, for
+"step" (forward and all gradients), it returns functions by name, of which the fastest is used. A
+function computes the pass once and returns out, for "step" also dq.
 """
 
 import importlib.metadata
@@ -64,8 +64,8 @@ def by_sum(a, r, v, values):
 
 
 def blocks(shape, most_bytes):
-    """Equal blocks of (batch entries, queries), each with an array of tanh that fits in that many
-    bytes."""
+    """Equal blocks of (batch entries, queries), each with an array of tanh that fits in most_bytes
+    if that of one query does."""
     B, Tq, Tk, U = shape
     row = 4 * Tk * U
 
@@ -216,14 +216,14 @@ def seconds(run, calls):
 
 
 def bind(formula, request):
-    """(the fastest function, the answer). Writes the function's results to the file that the
-    request names."""
+    """(the fastest function for a request, the answer). Writes the function's results to the file
+    request["results"]."""
     ways = formula(dict(np.load(request["inputs"]))).get(request["pass"])
     if ways is None:
         return None, {"absent": True}
     times = {}
     for how, run in ways.items():
-        run()  # compiles, allocates
+        run()  # the first call compiles and allocates
         times[how] = seconds(run, 1)
     how = min(times, key=times.get)
     results = dict(zip(("out", "dq"), ways[how]()))
@@ -267,7 +267,7 @@ def main():
             else:
                 run, message = bind(formula, request)
                 answer(message)
-        except Exception as error:  # of any kind, so that other packages continue
+        except Exception as error:  # any error, so that other packages continue
             answer({"error": f"{type(error).__name__}: {error}".splitlines()[0]})
 
 

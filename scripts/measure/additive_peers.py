@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Additive attention against PyTorch (eager and compiled), KeOps and Keras, one thread, one run.
+"""Times additive attention of qkv beside PyTorch (eager, compiled), KeOps and Keras, on one thread.
 
 usage: additive_peers.py ENVIRONMENTS [--ours PYTHON] [--T 1024] [--rounds 7] [--only NAME ...]
                          [--cases NAME ...] [-o RESULTS.json]
@@ -12,11 +12,11 @@ install are named and left out. --ours is a Python that has qkv (default: the ch
 .venv-python, where scripts/python_package.sh puts it).
 
 Each package runs in a process of its own, alternating with the others, on the same arrays, in
-bursts. Before timing, the first rows of out are compared with NumPy's, and all of dq with ours. If
-a formula can be written in several ways, the fastest is used. Ratios are medians over rounds, their
-spread half the interquartile range; a rate is B Tq Tk U over the time of a call. "step" is a
-forward pass and all gradients. No array of tanh is larger than 256 MiB except Keras's, which has
-two of 1 GiB at T = 1024.
+bursts. Before timing, the first rows of out are compared with NumPy's, and all of dq with qkv's. If
+a formula can be written in several ways, the fastest is used. Ratios of a package's time to qkv's
+are medians over rounds, their spread half the interquartile range; a rate is B Tq Tk U over the
+time of a call. "step" is a forward pass and all gradients. No array of tanh is larger than 256 MiB
+except Keras's, which has two of 1 GiB at T = 1024.
 """
 
 import argparse
@@ -156,7 +156,7 @@ def start(options):
 
 
 def fault(results, x, ours):
-    """How the results differ from NumPy's or ours, or ""."""
+    """How the results differ from NumPy's or qkv's, in words; "" if they do not."""
     want = first_rows(x)
     error = np.abs(results["out"][0, : len(want)] - want).max()
     if not error < 1e-4:
@@ -169,9 +169,9 @@ def fault(results, x, ours):
 
 
 def bound_workers(workers, which, x, folder):
-    """[worker, calls of a burst, how] of the workers with correct results; reports the others.
+    """[(worker, calls of a burst, way)] of the workers with correct results; reports the others.
 
-    Ends the program if ours is not among them, since all are compared with it."""
+    Ends the program if qkv is not among them, since all are compared with it."""
     inputs, results = folder / "inputs.npz", folder / "results.npz"
     np.savez(inputs, **x)
     bound, ours = [], None
@@ -193,7 +193,7 @@ def bound_workers(workers, which, x, folder):
     return bound
 
 
-def quartile_distance(values):
+def half_interquartile_range(values):
     values = sorted(values)
     quarter = len(values) // 4
     return (values[len(values) - 1 - quarter] - values[quarter]) / 2
@@ -217,7 +217,7 @@ def measure(report, case, shape, which, workers, rounds):
     seconds = statistics.median(ours)
     report.add(f"{case}-{which}", seconds=seconds, rate=B * Tq * Tk * UNITS / seconds,
                ratios={label: statistics.median(each) for label, each in ratios.items()},
-               spreads={label: quartile_distance(each) for label, each in ratios.items()},
+               spreads={label: half_interquartile_range(each) for label, each in ratios.items()},
                ways={worker.label: how for worker, _, how in bound if how})
 
 

@@ -4,8 +4,8 @@
 import os
 import time
 
-PAUSE = 0.02  # seconds; the workers of libraries that use OpenMP spin for less
-BUSY = 0.1  # the number of processors taken by other programs from which it is reported
+PAUSE = 0.02  # seconds after a burst; OpenMP's workers spin for less time after a call
+BUSY = 0.1  # other programs may take so many processors before this is reported
 
 
 def seconds_of(call, burst):
@@ -20,7 +20,7 @@ def seconds_of(call, burst):
 
 
 def measure(calls, rounds, burst, pause=PAUSE):
-    """Seconds of each call in each round, after a round that does not count."""
+    """{name: seconds of a call in each round}. A round before the first does not count."""
     times = {name: [] for name in calls}
     for call in calls.values():
         seconds_of(call, burst)
@@ -33,7 +33,8 @@ def measure(calls, rounds, burst, pause=PAUSE):
 
 
 def others_seconds():
-    """CPU time so far of all other programs, and time that the host gave to other machines."""
+    """Seconds of CPU time that all other programs have used, or that the host gave to other
+    machines, since the system started."""
     with open("/proc/stat", encoding="ascii") as lines:
         ticks = [int(word) for word in lines.readline().split()[1:9]]  # [3], [4]: idle, iowait
     own = os.times()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """qkv::cuda::attention of PyTorch tensors, and its gradients, through bench/cuda/calls.cc.
 
-Where this module runs, neither the Python package of qkv nor a compiler is needed.
+This module needs neither the Python package of qkv nor a compiler.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ DTYPES = {
     torch.int32: b"int32",
     torch.int64: b"int64",
 }
-# The largest relative error of a number that is rounded to a type. That of float32 counts as 0,
+# The largest relative error of a number that is rounded to a type. For float32 it counts as 0,
 # since bounds have larger terms.
 UNITS = {torch.bfloat16: 2**-8, torch.float16: 2**-11, torch.float32: 0}
 
@@ -91,15 +91,15 @@ class Qkv:
         return self.library.qkv_cuda_why_no_device().decode()
 
     def prepared(self, q, k, v, sums=(), **options):
-        """A function that puts the call into the current stream, and its results (out, lse,
-        row_max, and those of SUMS that are named). Options are cu_seqlens_q and cu_seqlens_k, the
-        names of OPTIONS and ADDITIVE, the numbers of Call, and `out`, an array to write to. Other
-        results begin as NaN, so that an element that is not written is seen."""
+        """Returns a function that puts a call into the current stream, and the call's results: out,
+        lse, row_max, and those of SUMS that `sums` names. Options are cu_seqlens_q, cu_seqlens_k,
+        the names of OPTIONS and ADDITIVE, the numbers of Call, and `out`, an array to write to. The
+        other results are first filled with NaN, to show elements that the call does not write."""
         call = Call(scale=math.nan, window_left=-1, window_right=-1)
         packed = options.get("cu_seqlens_q") is not None
         heads = q.shape[1] if packed else q.shape[-3]
         rows = (heads, q.shape[0]) if packed else q.shape[:-1]
-        lead = (*q.shape[:-1], v.shape[-1])
+        out_shape = (*q.shape[:-1], v.shape[-1])
         arrays = {
             "q": q, "k": k, "v": v,
             "out": options.pop("out", None),
@@ -107,7 +107,7 @@ class Qkv:
             "row_max": torch.full(rows, math.nan, device=q.device),
         }  # fmt: skip
         if arrays["out"] is None:
-            arrays["out"] = torch.full(lead, math.nan, dtype=q.dtype, device=q.device)
+            arrays["out"] = torch.full(out_shape, math.nan, dtype=q.dtype, device=q.device)
         shapes = {
             "column_sums": (*q.shape[:-2], k.shape[-2]),
             "value_sums": (*q.shape[:-2], k.shape[-2]),
@@ -131,13 +131,13 @@ class Qkv:
             if error is not None:
                 raise RuntimeError(error.decode())
 
-        run.arrays = arrays  # keeps their memory
+        run.arrays = arrays  # so that their memory is not freed
         run.call = call
         return run, tuple(arrays[name] for name in (*OUTPUTS, *sums))
 
     def prepared_backward(self, dout, q, k, v, **options):
-        """A function that puts the backward pass of a call into the current stream, and its
-        results (dq, dk, dv). The forward pass has run when it returns."""
+        """Runs a forward pass. Returns a function that puts its backward pass into the current
+        stream, and the results (dq, dk, dv)."""
         forward, _ = self.prepared(q, k, v, **options)
         forward()
         arrays = {"dout": dout}
@@ -155,7 +155,7 @@ class Qkv:
             if error is not None:
                 raise RuntimeError(error.decode())
 
-        run.arrays = forward.arrays | arrays  # keeps their memory
+        run.arrays = forward.arrays | arrays  # so that their memory is not freed
         return run, tuple(arrays[name] for name in ("dq", "dk", "dv"))
 
     def attend(self, q, k, v, **options):
@@ -189,7 +189,7 @@ def philox(j, i, h, b, seed):
 
 class Expected:
     """out, lse, row_max and weights (before dropout) of the queries `rows` of q [B,H,Tq,D] in
-    float64, and the sums of weights times |v|, from which bounds are made."""
+    float64. Bounds of errors use `size`, the sums of weights times |v|, and `score_error`."""
 
     def __init__(self, q, k, v, rows=None, scale=None, softcap=0.0, causal=False, corner=0,
                  window_left=-1, window_right=-1, bias=None, keep=None, padding=None,
@@ -250,7 +250,7 @@ class Expected:
         self.size = w @ v.abs()
 
     def difference(self, results, dtype, rows=None):
-        """What is wrong with results, or an empty string."""
+        """How results differ from these by more than their bounds, in words; "" if they do not."""
         out, lse, row_max = (x if rows is None else x[:, :, rows] for x in results)
         e = self.score_error
         unit = UNITS[dtype]
@@ -278,9 +278,8 @@ class Expected:
 
 
 def _additive(q, k, wq, wk, v, b):
-    """(sum_u v_u tanh((wq q + b)_u + (wk k)_u) of all pairs, a number of which the bound of their
-    error is a multiple). Projections, tanh and the sum over u have a part in it
-    (docs/semantics.md)."""
+    """(scores sum_u v_u tanh((wq q + b)_u + (wk k)_u) of all pairs, size). A multiple of `size`
+    bounds the scores' error by projections, tanh and the sum over u (docs/semantics.md)."""
     wq, wk, v = (x.double() for x in (wq, wk, v))
     x, y = q @ wq.mT, k @ wk.mT
     if b is not None:

@@ -24,8 +24,8 @@ tell() {
   summary+=("$1")
 }
 
-# Runs a step of at most so many seconds: step NAME SECONDS COMMAND... Its output goes to a log, of
-# which the end is shown if it fails.
+# step NAME SECONDS COMMAND...: runs a command, which has that time limit if it calls limited(). Its
+# output goes to a log, whose end is shown if the command fails.
 step() {
   local name=$1 limit=$2 began=$SECONDS status=0
   shift 2
@@ -49,7 +49,7 @@ step() {
 
 limited() { timeout "$LIMIT" "$@"; }
 
-# Runs the tests of a filter in parallel processes, each of which takes its share of the tests.
+# tests_in_parts FILTER: runs the tests, divided among parallel processes.
 tests_in_parts() {
   local parts=8 status=0 workers=()
   for ((part = 0; part < parts; part++)); do
@@ -60,7 +60,7 @@ tests_in_parts() {
   return $status
 }
 
-# Runs the tests of a filter under a tool of compute-sanitizer: sanitized TOOL FILTER.
+# sanitized TOOL FILTER: runs the tests under a tool of compute-sanitizer.
 sanitized() {
   limited "$sanitizer" --tool "$1" --error-exitcode 9 "$test_cuda" --gtest_filter="$2"
 }

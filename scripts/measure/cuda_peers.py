@@ -29,13 +29,14 @@ sdpa = torch.nn.functional.scaled_dot_product_attention
 
 
 class Case:
-    """A call: q [B,H,Tq,D], k [B,G,Tk,D] and v [B,G,Tk,E], with random options by name."""
+    """A call: q [B,H,Tq,D], k [B,G,Tk,D] and v [B,G,Tk,E]. `make` has functions that draw options;
+    `numbers` are options of Qkv.prepared()."""
 
     def __init__(self, name, B=2, H=4, G=2, Tq=200, Tk=300, D=64, E=None, dtype=torch.bfloat16,
-                 make=None, odd=False, rows=None, units=0, **numbers):  # fmt: skip
+                 make=None, hidden_nan=False, rows=None, units=0, **numbers):  # fmt: skip
         self.name, self.dtype, self.rows, self.numbers = name, dtype, rows, numbers
         self.sizes = (B, H, G, Tq, Tk, D, E or D)
-        self.make, self.odd, self.units = make or {}, odd, units
+        self.make, self.hidden_nan, self.units = make or {}, hidden_nan, units
 
     def tensors(self, device):
         """q, k, v, and the options."""
@@ -51,7 +52,7 @@ class Case:
             options |= parameters(normal, D, self.units)
         for option, of in self.make.items():
             options[option] = of(Maker(normal, generator, device, self.sizes))
-        if self.odd:  # NaN and infinities where no query looks
+        if self.hidden_nan:  # NaN and infinities at keys that are masked for all queries
             v[:, :, -20:] = math.nan
             k[:, :, -20:] = math.inf
             v[:, :, -7] = -math.inf
@@ -71,11 +72,13 @@ def parameters(normal, D, U, size=1.0):
 
 
 class Maker:
+    """Draws options for a case."""
+
     def __init__(self, normal, generator, device, sizes):
         self.normal, self.generator, self.device, self.sizes = normal, generator, device, sizes
 
     def shape(self, letters):
-        """[B,H,Tq,Tk] and parts of it by letters: "bhqk", "qk", "1k"."""
+        """A shape by the letters of its axes: [B,H,Tq,Tk] for "bhqk", [1,Tk] for "1k"."""
         B, H, _, Tq, Tk, _, _ = self.sizes
         return [{"b": B, "h": H, "q": Tq, "k": Tk, "1": 1}[letter] for letter in letters]
 
@@ -154,8 +157,10 @@ CASES = [
                "key_lengths": integers("b", 200, 300), "padding": keep("bk", 0.1)}),
     Case("everything-float16", dtype=half, dropout=0.2, seed=11, softcap=10.0, D=128,
          make={"keep": keep("b1qk", 0.9), "bias": bias("hqk"), "alibi": slopes, "sinks": sinks}),
-    Case("nan-beyond-lengths", odd=True, make={"key_lengths": integers("b", 200, 280)}, D=128),
-    Case("nan-of-padding", odd=True, make={"padding": lambda of: last_keys(of)}, softcap=20.0),
+    Case("nan-beyond-lengths", D=128, hidden_nan=True,
+         make={"key_lengths": integers("b", 200, 280)}),
+    Case("nan-of-padding", softcap=20.0, hidden_nan=True,
+         make={"padding": lambda of: last_keys(of)}),
     Case("long", H=2, G=1, B=1, Tq=8192, Tk=8192, D=128, rows=61, causal=True),
     Case("long-dropout", H=2, G=1, B=1, Tq=4096, Tk=8192, D=64, rows=61, dropout=0.1, seed=3,
          make={"keep": keep("qk"), "bias": bias("qk", torch.bfloat16)}),
@@ -165,7 +170,7 @@ CASES = [
     additive("everything", dropout=0.2, seed=11, softcap=10.0, causal=True, window_left=150,
              make={"keep": keep("b1qk", 0.9), "bias": bias("hqk"), "alibi": slopes, "sinks": sinks,
                    "key_lengths": integers("b", 200, 300), "padding": keep("bk", 0.1)}),
-    additive("nan-beyond-lengths", odd=True, make={"key_lengths": integers("b", 200, 280)}),
+    additive("nan-beyond-lengths", hidden_nan=True, make={"key_lengths": integers("b", 200, 280)}),
     additive("long", H=2, G=1, B=1, Tq=8192, Tk=8192, rows=61, causal=True),
 ]  # fmt: skip
 
@@ -183,7 +188,7 @@ def equal(some, others):
 
 
 def check_values(qkv, case, device):
-    """What is wrong with a case: its values, or its bits in RUNS runs."""
+    """The faults of a case as text: values beyond bounds, or bits that differ in RUNS runs."""
     q, k, v, options = case.tensors(device)
     run, results = qkv.prepared(q, k, v, **options)
     run()
@@ -198,7 +203,7 @@ def check_values(qkv, case, device):
             x.fill_(math.nan)
         run()
         if not equal(results, first):
-            wrong.append("two runs have other bits")
+            wrong.append("two runs have different bits")
             break
     return "; ".join(filter(None, wrong))
 
@@ -220,28 +225,29 @@ def check_bits(qkv, device):
             return [x[entries][:, heads][:, :, first:].contiguous() for x in whole]
 
         def call(entries, heads, first=0, *, q=q, k=k, v=v, options=options):
-            shown = slice(heads.start // 2, heads.stop // 2)
+            key_heads = slice(heads.start // 2, heads.stop // 2)
             of_heads = {
                 n: x[heads] if n in ("bias", "alibi", "sinks") else x for n, x in options.items()
             }
-            return qkv.attend(q[entries][:, heads][:, :, first:], k[entries][:, shown],
-                              v[entries][:, shown], **of_heads)  # fmt: skip
+            return qkv.attend(q[entries][:, heads][:, :, first:], k[entries][:, key_heads],
+                              v[entries][:, key_heads], **of_heads)  # fmt: skip
 
-        every_head, one = slice(0, 8), slice(2, 3)
+        every_head, one_entry = slice(0, 8), slice(2, 3)
         yield (
             f"{name}: bits of one entry alone",
-            equal(call(one, every_head), part(one, every_head)),
+            equal(call(one_entry, every_head), part(one_entry, every_head)),
         )
         yield (
             f"{name}: bits of two heads alone",
-            equal(call(one, slice(4, 6)), part(one, slice(4, 6))),
+            equal(call(one_entry, slice(4, 6)), part(one_entry, slice(4, 6))),
         )
-        # The diagonal ends in the bottom right corner, so that the last queries alone have the
-        # keys that they have among all, and ALiBi's distances to them.
-        last = slice(0, 3)
+        # The diagonal ends in the bottom right corner, so the last queries alone have the same keys
+        # and ALiBi distances as among all queries.
+        every_entry = slice(0, 3)
         for count in (1, 7, 100):
             first = 333 - count
-            alone, want = call(last, every_head, first), part(last, every_head, first)
+            alone = call(every_entry, every_head, first)
+            want = part(every_entry, every_head, first)
             yield f"{name}: bits of the last {count} queries alone", equal(alone, want)
         stored = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v)]
         yield f"{name}: bits when stored as [B,T,H,D]", equal(qkv.attend(*stored, **options), whole)
@@ -254,7 +260,7 @@ def check_bits(qkv, device):
 
 
 def check_sums(qkv, device):
-    """Yields (claim, whether it holds) for the results of the second pass."""
+    """Yields (claim, whether it holds) for SUMS, which a second pass over the keys computes."""
     made = {"keep": keep("qk"), "bias": bias("qk"), "sinks": sinks}
     case = Case("sums", B=2, H=4, G=2, Tq=700, Tk=900, D=64, make=made, causal=True, dropout=0.1)
     q, k, v, options = case.tensors(device)
@@ -313,7 +319,7 @@ def packed_equals(qkv, device):
 
 
 def medians(calls):
-    """Seconds of each call, which alternate; None for one that PyTorch refuses."""
+    """The median seconds of each of these alternating calls; None for one that PyTorch refuses."""
     works = {}
     for name, call in calls.items():
         try:
@@ -401,7 +407,7 @@ def time_sums(qkv, report, D, T, H=16):
         report_times(report, f"{name}/D{D}-T{T}", calls, 4 * H * T * T * D)
 
 
-# Sizes of additive calls: heads, queries and keys, channels of v, units, causal.
+# Additive calls: heads, queries (and as many keys), channels of v, units, whether causal.
 ADDITIVE_SIZES = [
     (8, 8192, 64, 64, False), (8, 8192, 64, 64, True), (8, 8192, 64, 32, False),
     (8, 8192, 64, 256, False), (4, 16384, 64, 128, False), (4, 16384, 64, 128, True),
@@ -410,14 +416,14 @@ ADDITIVE_SIZES = [
 
 
 def additive_scores(q, k, v, wq, wk, score_v, score_b):
-    """The call as a program without a fused kernel writes it; torch.compile fuses the sum."""
+    """The call as it is written in PyTorch. torch.compile fuses tanh and the sum over units."""
     x, y = q @ wq.mT + score_b, k @ wk.mT
     s = (torch.tanh(x[..., :, None, :] + y[..., None, :, :]) * score_v).sum(-1)
     return torch.softmax(s, -1) @ v
 
 
 def time_additive(qkv, report):
-    """Adds rows of additive scores, whose rate is pairs times units per second."""
+    """Adds rows of additive scores, whose rate is (pair, unit) per second."""
     compiled = torch.compile(additive_scores)
     for H, T, E, U, causal in ADDITIVE_SIZES:
 
@@ -445,7 +451,7 @@ def time_additive(qkv, report):
 
 
 def table(report):
-    """Lines with TFLOP/s of each row; for additive scores 10^12 pairs times units per second."""
+    """A line for each row, with TFLOP/s; for additive scores with 10^12 (pair, unit) per second."""
     for name, row in report.rows.items():
         rates = [("qkv", row["rate"])]
         for peer, seconds in row.get("peers", {}).items():

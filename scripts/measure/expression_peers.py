@@ -6,15 +6,15 @@ usage: expression_peers.py [--length 2048] [--threads 1] [--rounds 7] [--burst 0
                            [-o RESULTS.json]
 
 In an environment that has qkv and PyTorch 2.6 or newer, with a C++ compiler for PyTorch. One batch
-entry, 8 heads, D = 64, float32. Each row is a function of a score or of a place that both libraries
-take: PyTorch's flex_attention is compiled, with a block mask that was made before; qkv's
-expression is made before, too, and its masks are solved in every call. Results are compared first.
-Then the calls alternate in bursts: qkv's without the function, qkv's with it, PyTorch's, forward;
-and qkv's backward without it, with it, and with the gradients of the arrays that it reads, which
-PyTorch does not have on a CPU. A row's figures are medians of each round's ratio of times:
-"forward", "backward" and "gradients" are qkv's with the function over qkv's without it, or for a
-mask over qkv's with the built-in one, if there is one; "flex" is PyTorch's time over qkv's: above
-1, qkv's is shorter. -o writes them as JSON, which scripts/benchmarks.py reads.
+entry, 8 heads, D = 64, float32. Each row is a score or mask function that both libraries take. It
+is prepared before timing: PyTorch's flex_attention is compiled, with a block mask; qkv gets an
+expression, but solves a mask's expression in every call. Results are compared first. Then forward
+calls alternate in bursts: qkv without the function, qkv with it, PyTorch; and qkv's backward calls
+without the function, with it, and with the gradients of the arrays that it reads, which PyTorch
+does not have on a CPU. A row's figures are medians of each round's ratio of times: "forward",
+"backward" and "gradients" are qkv's with the function over qkv's without it, or for a mask over
+qkv's with the built-in one, if there is one; "flex" is PyTorch's time over qkv's: above 1, qkv's is
+shorter. -o writes the rows as JSON, which scripts/benchmarks.py reads.
 """
 
 import argparse
@@ -35,7 +35,7 @@ GRADIENTS = ["dq", "dk", "dv"]
 
 def cases(T):
     """Rows: (name, maker of a score function, arrays for the makers, maker of a mask function,
-    qkv's built-in options of that meaning)."""
+    qkv's built-in options with the same meaning)."""
     slope = 2.0 ** -np.arange(1, H + 1, dtype=np.float32)
     table = np.random.default_rng(5).standard_normal((H, 2 * T - 1), np.float32)
     distance = np.abs(np.arange(2 * T - 1) - (T - 1))

@@ -7,8 +7,8 @@ usage: float32_error.py [--queries 128] [--keys 512] [--rounds 4] [--widths 64 1
        in an environment that has qkv
 
 D = E; q, k, v and the gradient of out are normal with deviation 1; scaled dot products. For each
-width the largest error of out, averaged over the rounds, and for out, dq, dk and dv the root mean
-square of the error over that of the exact values; all in units of 1e-7.
+width, prints the largest error of out, and for out, dq, dk and dv the root mean square of the error
+over that of the exact values; all averaged over the rounds, in units of 1e-7.
 """
 
 import argparse

@@ -6,10 +6,10 @@ import re
 import sys
 from pathlib import Path
 
-from translator_peer import Speed, sizes
+from translator_peer import Speed, mean_size
 from watched import Failed, watched
 
-NEEDS = [  # joeynmt/helpers.py imports the last, which JoeyNMT's package does not declare
+NEEDS = [  # joeynmt/helpers.py imports importlib_metadata, which JoeyNMT does not require
     "joeynmt==2.3.0",
     "torch==2.13.0",
     "importlib_metadata",
@@ -50,7 +50,7 @@ class JoeyNmt:
     # ---- configuration and data --------------------------------------------------------------
 
     def config(self, folder, training, testing=None):
-        """The configuration, with our sizes; but JoeyNMT has as many units as hidden channels."""
+        """The configuration, with qkv's sizes; but JoeyNMT has as many units as hidden channels."""
         o = self.options
         embedding = {"embedding_dim": o.embedding, "dropout": o.dropout}
         layer = {"type": "recurrent", "rnn_type": "gru", "hidden_size": o.hidden, "num_layers": 1}
@@ -125,7 +125,7 @@ class JoeyNmt:
     # ---- training and translation ------------------------------------------------------------
 
     def train(self, name, batch_tokens, updates, every):
-        """Trains with half of our batch tokens: JoeyNMT counts the longer side alone, padded."""
+        """Trains with batch_tokens / 2: JoeyNMT counts only the longer side of a batch, padded."""
         training = {
             "batch_size": batch_tokens // 2,
             "updates": updates,
@@ -160,4 +160,4 @@ class JoeyNmt:
         done = self.run("test", config, "-o", output)
         lines = Path(f"{output}.test").read_text(encoding="utf-8").splitlines()
         seconds = float(GENERATION.search(done.output).group(1))
-        return Speed(len(lines) / seconds, sizes([*line.split(), ""] for line in lines))
+        return Speed(len(lines) / seconds, mean_size([*line.split(), ""] for line in lines))

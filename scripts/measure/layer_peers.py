@@ -8,7 +8,7 @@ In an environment that has qkv and PyTorch. The layers have the same parameters 
 qkv as NumPy arrays, PyTorch as tensors; results and gradients are compared before they are timed.
 Calls alternate in bursts, with a pause after each: OpenMP's workers spin for some milliseconds
 after PyTorch's calls. Times are medians over the rounds; ratios are medians of each round's ratio,
-PyTorch's time over ours. Page faults, the mean of 20 of our runs after the timed ones, show memory
+PyTorch's time over qkv's. Page faults, the mean of 20 runs of qkv after the timed ones, show memory
 that is newly taken from the system.
 """
 

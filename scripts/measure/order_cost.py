@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Measures what two rules of the order of summation cost: sums over channels in blocks of 64, and
-tasks that add to shared rows in ascending order. Compares the program with one built from a copy
-that sums up to 256 channels without blocks and in which tasks add as they come. All other rules
-are kept.
+tasks that add to shared rows in ascending order. Compares the program with a copy that sums up to
+256 channels without blocks, and in which tasks add as soon as they can. The copy keeps all other
+rules.
 
 Builds both in build/order_cost, and runs `qkv bench GROUP` of each in turns. Both runs measure a
 baseline between their calls: the peak of multiply-adds, in decode a plain read. A ratio above 1
@@ -25,11 +25,11 @@ BUILDS = CHECKOUT / "build/order_cost"
 GROUPS = ("forward", "backward", "decode")
 CHANGES = {
     "src/core/order.h": [("kChannelBlock = 64;", "kChannelBlock = 256;")],
-    # Keys of 8 bits are unpacked in blocks of 64 channels; the copy leaves them as they are.
+    # Keys of 8 bits are unpacked in blocks of 64 channels, also in the copy.
     "src/kernels/q8_keys-inl.h": [("core::kChannelBlock", "64")],
     "src/runtime/task_order.h": [
         ("next_[thing] = number;", "next_[thing] = 0 * number;"),
-        # A lock that tasks take in any order.
+        # Becomes a lock that tasks take in any order.
         (
             "next.load(std::memory_order_acquire) != number",
             "next.exchange(1, std::memory_order_acquire) != 0 * number",
@@ -40,8 +40,8 @@ CHANGES = {
 
 
 def copy_files(to):
-    """Copies the files that git knows, with CHANGES. Leaves equal files alone, so that a build goes
-    on."""
+    """Copies the files that git tracks, with CHANGES. Does not write equal files, so that a build
+    compiles only what changed."""
     listed = subprocess.run(
         ["git", "ls-files", "-z"], cwd=CHECKOUT, capture_output=True, check=True
     )
@@ -111,7 +111,7 @@ def main():
             spread = max(
                 (max(values) - min(values)) / medians[name] for name, values in got.items()
             )
-            if spread <= 0.1:  # else others used the machine
+            if spread <= 0.1:  # otherwise other programs disturbed the measurement
                 report.add(row, ratio=ratio, spread=spread, **medians)
         ratios = [row["ratio"] for name, row in report.rows.items() if name.startswith(group)]
         if not ratios:

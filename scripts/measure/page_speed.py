@@ -5,9 +5,9 @@
 usage: page_speed.py QKV [--tokens N]
 Run it with .venv-python/bin/python, which has the packages of python/requirements-browser.txt;
 Debian's chromium must be installed. Weights are the softmax of normal numbers times 4. Prints the
-time to write the file, its size, and medians of five: the time from opening the file to the first
-map, and of a switch to a head that was not shown before. Times of the browser, which is headless,
-end when the frame after drawing is shown.
+time to write the file, its size, and medians of five of two times: from opening the file to the
+first map, and of a switch to a head that was not shown before. These end when the frame after
+drawing is shown; the browser is headless.
 """
 
 import argparse

@@ -77,7 +77,7 @@ class Torch:
         return bind
 
     def expanded(self, case):
-        """Repeats key heads by a stride of 0: arrays are [B G,H/G,T,D]."""
+        """Repeats key heads by a stride of 0: q, k and v become [B G,H/G,T,D]."""
 
         def bind(x):
             group = case.H // case.G
@@ -134,11 +134,11 @@ class Jax:
     def bound(self, case, function, heads_first=False):
         """Binds arrays [B,T,H,D], JAX's order, or [B,H,T,D], which the function transposes."""
 
-        def turned(*arrays):
+        def transposed(*arrays):
             results = function(case, *(x.swapaxes(1, 2) for x in arrays))
             return self.jax.tree.map(lambda x: x.swapaxes(1, 2), results)
 
-        compiled = self.jax.jit(turned if heads_first else partial(function, case))
+        compiled = self.jax.jit(transposed if heads_first else partial(function, case))
 
         def bind(x):
             arrays = x.values() if heads_first else map(heads_last, x.values())

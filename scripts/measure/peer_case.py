@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cases that peers.py measures, and functions that its libraries share.
 
-A library has `label`, `needs` (what pip installs), `versions` and `ways(case)`. Each way, by name,
-prepares a case: it returns `bind`, which takes arrays and returns `call` and `read`. `call()`
-computes; `read` turns its result into arrays: out, in the backward pass also dq, dk, dv. bind
-prepares all that can be prepared. `call` owns the memory that it uses, except the arrays. A case
-that a library does not offer raises an exception.
+A library has `label`, `needs` (what pip installs), `versions` and `ways(case)`. ways() returns
+functions by name, each of which prepares the case: it returns `bind`, which takes arrays and
+returns `call` and `read`. `call()` computes; `read` makes arrays of its result: out, in the
+backward pass also dq, dk, dv. bind prepares all that can be prepared. `call` owns the memory that
+it uses, except the arrays. For a case that a library does not offer, one of these functions raises
+an exception.
 """
 
 from functools import partial
@@ -39,7 +40,7 @@ class Case(NamedTuple):
 
 
 def aligned(x):
-    """A contiguous copy at a multiple of 64 bytes, like PyTorch's tensors; JAX copies others."""
+    """A contiguous copy at a multiple of 64 bytes, like PyTorch's tensors. JAX copies others."""
     memory = np.empty(x.nbytes + 64, np.uint8)  # on huge pages if it is large
     start = -memory.ctypes.data % 64
     copy = memory[start : start + x.nbytes].view(x.dtype).reshape(x.shape)
@@ -53,16 +54,16 @@ def heads_last(x):
 
 
 def folded(make, case):
-    """Binds `make` for a case in which the query heads of a key head are rows of one head. Results
-    are equal without a mask."""
+    """The `bind` of a case in which the query heads of a key head are rows of one head. Without a
+    mask, results are equal to those of `case`."""
     of_head = case._replace(H=case.G, Tq=case.H // case.G * case.Tq)
     bind = make(of_head)
     return lambda x: bind(dict(x, q=x["q"].reshape(of_head.shapes()["q"])))
 
 
 def with_folded(make, case, name=""):
-    """Ways by name: `make` itself, for a library that groups heads, and, if the case has grouped
-    heads, the folded one."""
+    """Ways of a library that groups heads, by name: `make` and, if the case has grouped heads, its
+    folded() form."""
     ways = {name: partial(make, case)}
     if case.H != case.G:
         ways[f"{name} folded".strip()] = partial(folded, make, case)

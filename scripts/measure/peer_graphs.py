@@ -32,7 +32,7 @@ class OnnxRuntime:
             if case.H == case.G
             else {"MHA folded": partial(folded, self.multi_head, case)}
         )
-        if case.Tq == 1:  # the operator is always causal
+        if case.Tq == 1:  # GroupQueryAttention is always causal
             ways["GQA"] = partial(self.grouped, case)
         return ways
 
@@ -108,7 +108,7 @@ class OnnxRuntime:
         return bind
 
     def grouped(self, case):
-        """GroupQueryAttention, which writes the last key and value into the others' cache."""
+        """GroupQueryAttention, which appends the last key and value to a cache of the others."""
         cache, new = case.shapes()["k"], (case.B, 1, case.G * case.D)
         rows = (case.B, 1, case.H * case.D)
         inputs = {"q": rows, "new_k": new, "new_v": new, "k": cache, "v": cache}
@@ -179,7 +179,7 @@ class OpenVino:
                 request.set_input_tensor(n, self.ov.Tensor(array, array.shape, kind))
 
             def read(_):
-                array = request.get_output_tensor(0).data  # bfloat16 numbers, typed float16
+                array = request.get_output_tensor(0).data  # bfloat16 numbers, declared float16
                 return [array.view(ml_dtypes.bfloat16) if case.is_bf16 else array]
 
             return request.infer, read

@@ -6,15 +6,15 @@ usage: peers.py [--cases decode,prefill,backward,bf16] [--libraries torch,onnxru
                 [--threads 2] [--rounds 9] [--burst 0.05] [--quick] [-o RESULTS.json]
 
 Runs in an environment that has qkv, NumPy and ml_dtypes, and installs nothing: a missing library is
-named, with the command that installs it. "decode", "prefill" and "backward" (forward
-and backward pass together) are float32, "bf16" is all three in bfloat16. A row is printed when it
-is measured; -o writes all of them as JSON, which scripts/benchmarks.py reads.
+named, with the command that installs it. The cases "decode", "prefill" and "backward" (forward and
+backward pass together) are float32, "bf16" is all three in bfloat16. A row is printed when it is
+measured; -o writes all rows as JSON, which scripts/benchmarks.py reads.
 
 All libraries take the same random numbers and `--threads` threads. First, results are compared with
-ours: the largest difference, relative to the largest number. If a library can compute a case in
+qkv's: the largest difference, relative to the largest number. If a library can compute a case in
 several ways, the fastest is used, and named. Then all alternate in bursts, with a pause after
 each, since most libraries' workers spin for milliseconds after a call. Times are medians over the
-rounds; ratios are medians of each round's ratio, the other library's time over ours. "After a
+rounds; ratios are medians of each round's ratio, the other library's time over qkv's. "After a
 layer" is what a PyTorch program sees: each call directly follows one of PyTorch's linear layer,
 512 x 512 x 512. Decoding takes turns between copies of K and V, together four times the last-level
 cache or more, and alternates with a plain read of the same bytes. "busy" gives the number of
@@ -164,7 +164,7 @@ def fastest(ways, make_call, burst):
         try:
             call = make_call(make)
             seconds = min(seconds_of(call, burst) for _ in range(2))
-        except Exception as error:  # of any kind: it is noted for the library
+        except Exception as error:  # any error is noted for the library
             faults.append(f"{name}: {words(error)}" if name else words(error))
             continue
         time.sleep(PAUSE)
@@ -234,7 +234,7 @@ class Row:
 
 
 def after_layer(layer, calls, options):
-    """Median seconds of our and of PyTorch's attention directly after a layer of PyTorch."""
+    """Median seconds of qkv's and of PyTorch's attention directly after a layer of PyTorch."""
     times = {name: [] for name in ("qkv", "torch")}
     end = time.perf_counter() + options.rounds * options.burst
     while time.perf_counter() < end or len(times["qkv"]) < 5:

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Measures how near P processes (MPI's ranks) come to the ideal, P times the speed of one.
+"""Measures how near P processes (MPI's ranks) come to P times the speed of one, the ideal.
 
 usage: rank_speed.py BUILD [--ranks P | --hosts H,H] [--turns N] [attention | training]
 
@@ -50,7 +50,7 @@ def ring(build, ranks, causal, rounds):
 
 
 def attention(build, ranks, turns):
-    """Prints the times of forward and backward passes, rank 0's memory, and messages."""
+    """Prints times of forward and backward passes, rank 0's memory, and the speed of messages."""
     print(f"float32, B = 1, {SEQUENCE}, {ZIGZAGS} zigzags, {turns} turns of 2 rounds")
     for causal in (1, 0):
         results = {1: [], ranks: []}

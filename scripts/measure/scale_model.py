@@ -47,7 +47,7 @@ def pairs(queries, keys, causal):
 
 
 class Network:
-    """When messages arrive. Each occupies the sender's way out and the receiver's way in."""
+    """When messages arrive. A message occupies the sender's output and the receiver's input."""
 
     def __init__(self, machine):
         self.machine = machine
@@ -66,7 +66,7 @@ def forward(machine, length, ranks, causal, zigzags=rank_speed.ZIGZAGS, tree=Fal
     parts = parts_of(length, ranks, zigzags)
     own = [[part for part in parts if part.rank == rank] for rank in range(ranks)]
     network = Network(machine)
-    # When a rank has computed, and when it asked for the next keys.
+    # For each rank: when its last call ends, and when it asked for the next keys.
     done, asked = [0.0] * ranks, [0.0] * ranks
     for keys in parts:
         for rank in range(ranks):
@@ -99,7 +99,7 @@ def backward(machine, length, ranks, causal, zigzags=rank_speed.ZIGZAGS):
     tasks = sorted((piece + station, piece, station) for piece, path in enumerate(paths) for station in path)
     network = Network(machine)
     clock, asked = [0.0] * ranks, [0.0] * ranks
-    left = {}  # when a piece left its last station
+    left = {}  # when a piece left the station that it visited last
     for _, piece, station in tasks:
         rank, keys = parts[station].rank, pieces[piece]
         place = paths[piece].index(station)
@@ -160,8 +160,8 @@ def tables(pair_forward, pair_backward, cores):
                 ideal = pairs_of_rank * machine.forward
                 direct = forward(machine, length, ranks, True, zigzags)
                 tree = forward(machine, length, ranks, True, zigzags, tree=True)
-                # With heads split, a rank has all rows of `split` ranks in an eighth of the heads.
-                # The exchange is of rows of q, k, v and out.
+                # With heads split, a rank has all rows of `split` ranks in 1/split of the heads.
+                # Ranks exchange rows of q, k, v and out.
                 exchange = 4 * rows * H * D * NUMBER * (split - 1) / split / bandwidth
                 part = machine._replace(forward=machine.forward / split, row_bytes=machine.row_bytes / split)
                 heads = exchange + forward(part, length, ranks // split, True, rank_speed.ZIGZAGS)

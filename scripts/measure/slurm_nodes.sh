@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Usage: scripts/measure/slurm_nodes.sh COMMAND...
-# Runs COMMAND in a Slurm job with two nodes, n1 and n2, both of which are daemons on this machine.
-# srun in COMMAND starts processes on both. Needs root and Debian's packages slurm-wlm and munge;
-# ends with code 77 without them.
+# Runs COMMAND in a Slurm job with two nodes, n1 and n2, which are daemons on this machine. srun in
+# COMMAND starts processes on n1 and n2. Must be run by the user root, with Debian's packages
+# slurm-wlm and munge; exits with 77 otherwise.
 set -euo pipefail
 PATH+=:/usr/sbin
 
 if [[ ${1:-} != --inside ]]; then
   for program in munged slurmctld slurmd salloc; do
     if ! command -v "$program" > /dev/null || ((EUID != 0)); then
-      echo "slurm_nodes.sh: needs root and $program" >&2
+      echo "slurm_nodes.sh: needs the user root and the program $program" >&2
       exit 77
     fi
   done
@@ -54,8 +54,8 @@ NodeName=n[1-2] NodeHostname=$host NodeAddr=127.0.0.1 Port=[$((port + 1))-$((por
 PartitionName=all Nodes=n[1-2] Default=YES State=UP
 END
 
-# Waits until COMMAND succeeds. After TENTHS of a second prints WHAT is wrong and the ends of the
-# daemons' logs, and ends the script: TENTHS, WHAT, COMMAND.
+# await TENTHS WHAT COMMAND...: waits until COMMAND succeeds. After TENTHS tenths of a second,
+# prints WHAT and the ends of the daemons' logs, and ends the script.
 await() {
   local tenths=$1 what=$2
   while ! "${@:3}"; do

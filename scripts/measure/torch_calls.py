@@ -22,7 +22,7 @@ CACHES = [  # B, H, G, Tq, Tk, D
 class Case(NamedTuple):
     name: str
     dtype: torch.dtype
-    ours: Any  # no arguments; returns tensors
+    ours: Any  # a function without arguments that returns tensors
     theirs: Any
     random: bool = False  # the two calls draw different numbers, so results are not compared
 

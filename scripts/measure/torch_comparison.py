@@ -10,12 +10,12 @@ whose packages are missing is left out, with the command that installs them. Cal
 `scaled_dot_product_attention`, PyTorch's and qkv.torch's, with the same tensors; results, and
 gradients where they are measured, are compared first. Then both alternate in bursts, with a pause
 after each. Times are medians over the rounds; ratios are medians of each round's ratio, PyTorch's
-time over ours: above 1, ours is shorter. "After a layer" is the same ratio where each call directly
-follows a linear layer of PyTorch, 512 x 512 x 512, whose workers still spin.
+time over qkv's: above 1, qkv's is shorter. "After a layer" is the same ratio where each call
+directly follows a linear layer of PyTorch, 512 x 512 x 512, whose workers still spin.
 
 The models are made from a configuration, with random parameters. A training step is a forward pass,
 a backward pass and an update; "eager" and "sdpa" are Transformers' own implementations. A row is
-printed when it is measured; -o writes all of them as JSON, which scripts/benchmarks.py reads.
+printed when it is measured; -o writes all rows as JSON, which scripts/benchmarks.py reads.
 """
 
 import argparse

@@ -77,7 +77,7 @@ def training_step(make, tokens, batch, padded, autocast):
     return {name: step_of(name) for name in IMPLEMENTATIONS}
 
 
-def prompt_and_tokens(make, prompt, new, cache):
+def generation(make, prompt, new, cache):
     def generate_with(implementation):
         model = made(make, implementation).eval()
         words = torch.randint(1, VOCABULARY, (1, prompt))
@@ -107,4 +107,4 @@ def cases():
     for prompt, new in ((1024, 32), (64, 128)):
         for cache in (None, "static"):
             name = f"Llama, {new} tokens after {prompt}, {cache or 'dynamic'} cache: generate()"
-            yield Case(name, prompt_and_tokens(llama, prompt, new, cache))
+            yield Case(name, generation(llama, prompt, new, cache))

@@ -2,7 +2,7 @@
 """Greedy and beam search in PyTorch, of many sentences at once: see translator_peers.py.
 
 The search is that of app/translator/search/hypotheses.cc: a sentence is done once K hypotheses have
-ended and no live one has a better score than the best of them. Sentences that are done leave the
+ended and no live one has a better score than the best ended one. Sentences that are done leave the
 batch. B sentences, K hypotheses of each, S source tokens, H hidden, E embedding, V tokens in the
 target vocabulary.
 """
@@ -22,8 +22,8 @@ class Translation(NamedTuple):
 
 
 def next_logits(state, embedded, given, sources, loop, readout, output):
-    """From states [B,K,H], embeddings [B,K,E] and the gates that these give [B,K,3H] to logits
-    [B K,V] and new states [B K,H]."""
+    """Computes logits [B K,V] and new states [B K,H] from states [B,K,H], embeddings [B,K,E] and
+    `given` [B,K,3H], the part of the gates that the embeddings give."""
     keys, values, beyond = sources
     state_weight, state_bias, context_weight, v = loop
     flat = state.flatten(0, 1)
@@ -60,7 +60,7 @@ class Searcher:
 
 
 class Block:
-    """The search for some sentences. Tensors begin with an axis of the sentences not yet done."""
+    """The search for some sentences. Axis 0 of each tensor has the sentences not yet done."""
 
     def __init__(self, searcher, sources, beam, length_penalty):
         self.searcher, self.K, self.penalty = searcher, beam, length_penalty
@@ -121,7 +121,7 @@ class Block:
         return (token == END) | (length >= self.most)
 
     def extend(self, logits, length):
-        """Keeps the best K of 2 K continuations that go on, since up to K of them may be ends.
+        """Keeps the best K continuations that have not ended: of 2 K, since up to K are ends.
 
         Returns whether each sentence is done."""
         K, wanted = self.K, 2 * self.K
@@ -145,7 +145,7 @@ class Block:
         return ((self.ended >= K) & best_has_ended) | (length >= self.most)
 
     def take_ends(self, totals, parents, ends, length):
-        """Records the hypotheses that end, if their ends are among the K best continuations."""
+        """Records the hypotheses whose ends are among the K best continuations."""
         ends = ends[:, : self.K]
         if not ends.any():
             return
@@ -161,7 +161,7 @@ class Block:
         self.best_tokens[better, length - 1] = END
 
     def finish(self, done):
-        """Keeps the results of sentences that are done, and removes them from the tensors."""
+        """Stores results of the sentences that are done, and removes these from the tensors."""
         has_ended = (self.best > -math.inf)[done, None]
         tokens = torch.where(has_ended, self.best_tokens[done], self.tokens[done, 0])
         totals = torch.where(has_ended[:, 0], self.best_total[done], self.total[done, 0])

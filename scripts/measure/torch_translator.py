@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The translator of docs/translator-reference.md, with additive attention, in PyTorch.
 
-See translator_peers.py. Outside the loop, all steps are computed at once: embeddings, the keys'
-projection, the embeddings' part of the decoder's input product, and, only where there is a token,
-readout and output. In the loop, the products with the state are one product. B sentences, S source
-tokens, T target tokens, H hidden, C = 2 H, U units, E embedding, R tokens.
+translator_peers.py measures it. The decoder's loop is over target positions. Outside the loop, all
+positions are computed at once: embeddings, the keys' projection, the embeddings' part of the gates,
+and, except for padding, readout and output. In the loop, query, gates and new state come from one
+product with the state. B sentences, S source and T target positions, H hidden units, C = 2 H,
+U units of the attention, E channels of the embeddings, R target tokens without padding.
 """
 
 import math
@@ -17,7 +18,10 @@ from translator_data import PADDING, START, padded
 
 
 def step(state, given, keys, values, beyond, loop):
-    """From s_{i-1} [B,H], given() [B,3H], keys [B,S,U], values [B,S,C] to s_i, c_i."""
+    """Returns s_i [B,H], c_i [B,C] of s_{i-1} [B,H], given() [B,3H], keys [B,S,U], values [B,S,C].
+
+    `beyond` [B,S] is 0 for tokens and -inf for padding; `loop` is loop_weights().
+    """
     state_weight, state_bias, context_weight, v = loop
     query, *from_state = torch.addmm(state_bias, state, state_weight).split(widths(state, v), 1)
     scores = torch.tanh(keys + query[:, None]) @ v
@@ -27,13 +31,13 @@ def step(state, given, keys, values, beyond, loop):
 
 
 def widths(state, v):
-    """The widths of the products with the state: the query, two gates, the new state."""
+    """The widths of the parts of the product with the state: query, two gates, new state."""
     hidden = state.shape[-1]
     return [v.shape[0], 2 * hidden, hidden]
 
 
 def gru(state, from_input, gates_of_state, new_of_state):
-    """nn.GRUCell after its two products. A slice's gradient is padded, split()'s is not."""
+    """nn.GRUCell after its two products. Uses split(), since gradients of slices are padded."""
     hidden = state.shape[1]
     gates, new = from_input.split([2 * hidden, hidden], 1)
     reset, update = torch.sigmoid(gates + gates_of_state).chunk(2, 1)
@@ -41,7 +45,7 @@ def gru(state, from_input, gates_of_state, new_of_state):
 
 
 def read_out(rows, weight, bias):
-    """The readout of rows [R,H+C+E] to [R,H]: the larger of each pair of neighbouring units."""
+    """The readout [R,H] of rows [R,H+C+E]: the larger of each two neighbours of a product."""
     return functional.linear(rows, weight, bias).unflatten(1, (-1, 2)).amax(2)
 
 
@@ -63,7 +67,7 @@ class Batch:
 
 
 class Translator(nn.Module):
-    """The translator. If `compiled`, torch.compile compiles its functions for sizes that vary."""
+    """The translator. If `compiled`, torch.compile compiles the functions for varying sizes."""
 
     def __init__(self, model, compiled=False):
         super().__init__()
@@ -84,12 +88,12 @@ class Translator(nn.Module):
         self.output = nn.Linear(hidden, sizes["output.weight"][0])
         functions = step, read_out, cross_entropy
         if compiled:
-            functions = [torch.compile(one, dynamic=True) for one in functions]
+            functions = [torch.compile(function, dynamic=True) for function in functions]
         self.step, self.read_out, self.cross_entropy = functions
         self.load(model)
 
     def load(self, model):
-        """Copies the parameters of a model file, which has this module's names for them."""
+        """Copies the parameters from a model file, where they have the same names as here."""
         arrays = {n: a for n, a in model.arrays.items() if not n.endswith("_counts")}
         self.load_state_dict({name: torch.tensor(array) for name, array in arrays.items()})
 
@@ -97,7 +101,7 @@ class Translator(nn.Module):
         return functional.dropout(x, self.dropout, self.training)
 
     def encode(self, source, lengths):
-        """From tokens [B,S] to (keys, values, 0 for tokens and -inf for padding), and s_0."""
+        """Returns (keys, values, beyond) for step(), and s_0 [B,H], for tokens [B,S]."""
         embedded = self.dropped(self.source_embedding(source))
         packed = pack_padded_sequence(embedded, lengths, batch_first=True, enforce_sorted=False)
         states, last = self.encoder(packed)
@@ -107,7 +111,7 @@ class Translator(nn.Module):
         return (keys, values, beyond), torch.tanh(self.start(last[1]))
 
     def loop_weights(self):
-        """The weights and biases of the products in the loop, made once for all steps."""
+        """The weights and biases of the products in the loop, which are the same in all steps."""
         hidden = self.sizes[0]
         weight = torch.cat([self.attention["W_q"], self.decoder.weight_hh]).T
         bias = torch.cat([torch.zeros(self.sizes[1]), self.decoder.bias_hh])
@@ -115,7 +119,7 @@ class Translator(nn.Module):
         return weight, bias, context_weight, self.attention["v"]
 
     def given(self, embedded):
-        """The part [.,3H] of the gates that comes from the embeddings [.,E]."""
+        """The part of gates and new state [...,3H] that comes from embeddings [...,E]."""
         weight = self.decoder.weight_ih[:, 2 * self.sizes[0] :]
         return functional.linear(embedded, weight, self.decoder.bias_ih)
 
@@ -150,7 +154,7 @@ def learning_rate(settings, update):
 
 
 class Training:
-    """Updates of a translator as `qkv train` makes them, but for the random numbers of dropout."""
+    """Updates of a translator as by `qkv train`, except that dropout has other random numbers."""
 
     def __init__(self, translator, settings, kind):
         self.translator, self.settings, self.updates = translator, settings, 0

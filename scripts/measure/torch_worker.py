@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's side of translator_peers.py: answers requests on standard input, all lines of JSON.
+"""PyTorch's side of translator_peers.py: answers requests from standard input on standard output.
+
+Each request and each answer is a line of JSON.
 
 usage: torch_worker.py eager|compiled THREADS
 """
@@ -14,7 +16,7 @@ from pathlib import Path
 
 class Worker:
     def __init__(self, way, threads):
-        import torch  # imported here, so that an answer says if it is missing
+        import torch  # imported here, so that if PyTorch is missing, an answer says so
         import torch_search
         import torch_translator
 
@@ -74,7 +76,7 @@ class Worker:
         return total / sum(len(pair.target) for pair in self.test)
 
     def follow(self, updates):
-        """The mean loss per token of the first updates, without dropout."""
+        """The mean loss per token over the first `updates` updates, without dropout."""
         training = self.from_begin(self.adam)
         dropout, self.training.dropout = self.training.dropout, 0.0
         first = next(iter(self.batches.values()))[:updates]
@@ -83,7 +85,7 @@ class Worker:
         return sum(loss.item() * n for loss, n in losses) / sum(n for _, n in losses)
 
     def train(self, batch_tokens, updates):
-        """Times the first updates, from the same parameters each time."""
+        """Times the first `updates` updates, each call from the same parameters."""
         training = self.from_begin(self.adam)
         begin = time.perf_counter()
         tokens = sum(training.update(batch)[1] for batch in self.batches[batch_tokens][:updates])
@@ -107,14 +109,14 @@ class Worker:
 
 def main():
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # keeps other output out of the answers
+    os.dup2(2, 1)  # other output goes to standard error
     worker = None
     for line in sys.stdin:
         arguments = json.loads(line)
         try:
             worker = worker or Worker(sys.argv[1], int(sys.argv[2]))
             answer = {"result": getattr(worker, arguments.pop("do"))(**arguments)}
-        except Exception as error:  # of any kind: it is sent as the answer
+        except Exception as error:  # of any kind: the answer reports it
             text = " ".join(str(error).split())
             answer = {"failed": f"{type(error).__name__}: {text[:300]}"}
         print(json.dumps(answer), file=answers, flush=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pairs, models and batches of `qkv train`, read and made in Python: see translator_peers.py."""
+"""Reads sentence pairs and models of `qkv train`, and makes batches, for translator_peers.py."""
 
 import collections
 import json
@@ -12,10 +12,10 @@ import numpy as np
 
 PADDING, START, END, UNKNOWN = range(4)
 SPECIAL = ["<pad>", "<s>", "</s>", "<unk>"]
-HELD_OUT = 40  # one English sentence in so many is held out for translation
+HELD_OUT = 40  # one of so many distinct source sentences is held out, to be translated
 # Soft hyphens and zero-width spaces, which are invisible, and typographic quotation marks, which
-# qkv would read as straight ones. tokens_of() makes each an apostrophe.
-ODD = re.compile("[\u00ad\u200b\u2018\u2019\u201c\u201d]")
+# qkv would read as straight ones. tokens_of() replaces each by an apostrophe.
+REPLACED = re.compile("[\u00ad\u200b\u2018\u2019\u201c\u201d]")
 
 
 class Pair(NamedTuple):
@@ -27,8 +27,8 @@ class Pair(NamedTuple):
 
 
 def tokens_of(text):
-    """Words and single marks. `--tokenize word` finds the same tokens if blanks separate them."""
-    return re.findall(r"\w+|[^\w\s]", ODD.sub("'", text))
+    """Words and single marks. If blanks separate them, `--tokenize word` finds the same tokens."""
+    return re.findall(r"\w+|[^\w\s]", REPLACED.sub("'", text))
 
 
 def read_pairs(path):
@@ -102,7 +102,9 @@ class Model:
             known = zip(self.tokens[side][len(SPECIAL) :], self.arrays[f"{side}_counts"].tolist())
             for token, count in known:
                 if counts[token] != count:
-                    raise ValueError(f"{side} token {token!r}: {counts[token]}, the model: {count}")
+                    raise ValueError(
+                        f"{side} token {token!r} occurs {counts[token]} times, in the model {count}"
+                    )
 
 
 # ---- batches -------------------------------------------------------------------------------------
@@ -140,11 +142,11 @@ def shuffled(values, order, seed):
 def epoch_batches(pairs, most_tokens, seed):
     """The first epoch's batches, lists of pairs, as app/translator/data/batches.cc makes them."""
 
-    def length(n):
+    def sort_key(n):
         return len(pairs[n].source) + len(pairs[n].target), len(pairs[n].source)
 
     batches, longest = [], (0, 0)
-    for n in sorted(shuffled(list(range(len(pairs))), 16, seed), key=length):
+    for n in sorted(shuffled(list(range(len(pairs))), 16, seed), key=sort_key):
         sizes = len(pairs[n].source), len(pairs[n].target)
         grown = max(longest[0], sizes[0]), max(longest[1], sizes[1])
         if batches and sum(grown) * (len(batches[-1]) + 1) <= most_tokens:

@@ -21,12 +21,12 @@ class Speed(NamedTuple):
     remark: str
 
 
-def sizes(lists):
+def mean_size(lists):
     return f"{statistics.mean(map(len, lists)):.2f} tokens a sentence"
 
 
 class Ours:
-    """The program `qkv`, which runs each block as a process of its own."""
+    """The program `qkv`. Each block is a new process."""
 
     label = "qkv"
 
@@ -55,10 +55,10 @@ class Ours:
         return json.loads(lines[-1]), done
 
     def prepare(self):
-        """Trains the model that translates, and one with the parameters before the first update.
+        """Trains "model", which translates, and "begin", from which PyTorch's trainings begin.
 
-        The rate of the latter is too small to change a parameter; trainings with PyTorch begin from
-        it."""
+        The parameters of "begin" are those before the first update: its rate is too small to change
+        one."""
         self.train("begin", 1, self.options.batch_tokens[0], "--lr", 1e-30)
         _, done = self.train("model", self.options.model_updates, self.options.batch_tokens[0])
         self.quarters = done.quarters
@@ -72,9 +72,9 @@ class Ours:
         """The speed of the whole program, including the time to read the model."""
         done = self.run("translate", "model", "test.txt", "--model", "last", "--beam", beam)
         lines = done.output.splitlines()
-        return Speed(len(lines) / done.seconds, sizes([*tokens_of(line), ""] for line in lines))
+        return Speed(len(lines) / done.seconds, mean_size([*tokens_of(line), ""] for line in lines))
 
-    # ---- what others are compared with -----------------------------------------------------------
+    # ---- results with which PyTorch's are compared -----------------------------------------------
 
     def loss_per_token(self):
         done = self.run("score", "model", "test.tsv", "--model", "last", "--json")
@@ -85,7 +85,7 @@ class Ours:
         return line["loss"]
 
     def translations(self, beam):
-        """The tokens and the log-probability of each translation."""
+        """A list of all translations' tokens, and a list of their log-probabilities."""
         self.run("translate", "model", "test.txt", "--model", "last", "--beam", beam, "-o", "t.npz")
         with np.load(self.work / "t.npz") as arrays:
             rows, scores = arrays["tgt"].tolist(), arrays["log_probability"].tolist()
@@ -150,13 +150,13 @@ class Torch:
 
     def translate_block(self, beam):
         done = self.ask("translate", beam=beam)
-        return Speed(len(done["tokens"]) / done["seconds"], sizes(done["tokens"]))
+        return Speed(len(done["tokens"]) / done["seconds"], mean_size(done["tokens"]))
 
     @property
     def peak(self):
         return {"training and translation": self.ask("memory")}
 
-    # ---- whether it computes what ours does ------------------------------------------------------
+    # ---- whether PyTorch computes what qkv does --------------------------------------------------
 
     def check(self, wanted):
         """Raises Failed unless losses and translations agree with ours."""
@@ -178,8 +178,10 @@ class Torch:
 
     def agree_texts(self, beam, texts, scores, wanted):
         pairs = list(zip(texts, scores, *wanted))
-        other = [(score, ours) for text, score, own, ours in pairs if text != own]
-        far = sum(abs(score - ours) > 1e-4 for score, ours in other)
+        other = [
+            (score, our_score) for text, score, our_text, our_score in pairs if text != our_text
+        ]
+        far = sum(abs(score - our_score) > 1e-4 for score, our_score in other)
         what = f"beam {beam}" if beam > 1 else "greedy"
         if len(texts) != len(wanted[0]) or far > len(texts) / 100:
             raise Failed(f"{what}: {far} of {len(wanted[0])} translations have other scores")

@@ -7,7 +7,7 @@ usage: translator_peers.py --data PAIRS.tsv [--program build/release/bin/qkv]
                            [--threads 2] [--blocks 7] [--updates 60] [--model-updates 1500]
                            [--sentences 2000] [--quick] [-o RESULTS.json]
 
-Runs in an environment that has NumPy and, if it is to take part, PyTorch (pip install
+Run it in an environment that has NumPy and, if PyTorch is to take part, PyTorch (pip install
 torch==2.13.0). JoeyNMT is installed in an environment of its own, the folder `--joeynmt`. A missing
 program is named. PAIRS.tsv is English, tab, French, such as the pairs of manythings.org/anki. Rows
 are printed, and with -o written as JSON, which scripts/benchmarks.py reads.
@@ -19,17 +19,18 @@ held-out pairs, our loss in training from the same parameters without dropout, a
 PyTorch has our batches; JoeyNMT makes its own, of as many tokens, and has a model of its own,
 trained for as many updates.
 
-Then the programs take turns, a block each, with a pause between. Training is the first `--updates`
-updates. Its rate is target tokens per second, with end tokens and without padding, as our
-train.jsonl and JoeyNMT's log say; PyTorch's loop is timed, with making tensors of the batches.
-Translation is of the held-out sentences. Our time is that of the whole program, with reading the
-model, PyTorch's and JoeyNMT's are without; both have batches of 64 sentences of similar length.
-Rates are medians, ranges the least and the largest; ratios are medians of each round's ratio, ours
-over the other's. PyTorch runs as it is ("eager") and with its steps through torch.compile
-("compiled"), after a block that does not count, in which it compiles. "busy" is the number of
-processors that other programs took in the pauses: repeat it on a quiet machine.
+Then the programs take turns, a block each, with a pause between. A block of training is the first
+`--updates` updates. Its rate is target tokens per second, with end tokens and without padding, from
+our train.jsonl, from JoeyNMT's log, or from the time of PyTorch's loop, which makes tensors of the
+batches. A block of translation is all held-out sentences. Our time includes starting the program
+and reading the model; PyTorch's and JoeyNMT's times do not, and these two translate 64 sentences of
+similar length at once. A row has the median rate, the range of rates, and the median of the rounds'
+ratios, our rate over the other's. PyTorch runs as it is ("eager") and with its steps through
+torch.compile ("compiled"); a first block, in which it compiles, does not count. "busy" is the
+number of processors that other programs took in the pauses; if it is given, repeat the measurement
+on a quiet machine.
 
-Memory: the peak of each process, and for long trainings the largest seen in each quarter of them.
+Memory: the peak of each process, and the largest in each quarter of the training of our model.
 """
 
 import argparse
@@ -99,7 +100,7 @@ def started(options, work, data):
 
 
 def ready(peers, ours, options):
-    """Prepares the models and compares PyTorch's with ours. Returns (programs, failures)."""
+    """Prepares the models, and checks PyTorch's results. Returns (programs, failures)."""
     say("qkv: trains the model")
     ours.prepare()
     wanted = {"loss": ours.loss_per_token(), "follow": ours.loss_without_dropout(options.followed)}
@@ -134,7 +135,7 @@ class Case:
             say(f"{self.title}: block {n + 1} of {blocks}")
             for peer in peers:
                 self.measure_one(peer)
-                time.sleep(PAUSE / 5)  # workers may spin for a while
+                time.sleep(PAUSE / 5)  # worker threads may still spin for a while
                 begin = others_seconds()
                 time.sleep(PAUSE)
                 self.others.append((others_seconds() - begin) / PAUSE)
@@ -196,11 +197,11 @@ def parsed():
     parser.add_argument("--data", required=True, help="English, tab, French")
     parser.add_argument("--program", default="build/release/bin/qkv")
     parser.add_argument("--peers", type=names_of(PEERS), default=PEERS)
-    parser.add_argument("--joeynmt", default="build/joeynmt", help="its environment")
+    parser.add_argument("--joeynmt", default="build/joeynmt", help="JoeyNMT's environment")
     parser.add_argument("--work", type=pathlib.Path, default="build/translator-peers")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--blocks", type=int)
-    parser.add_argument("--updates", type=int, help="of a block")
+    parser.add_argument("--updates", type=int, help="updates of a block")
     parser.add_argument("--model-updates", type=int)
     parser.add_argument("--sentences", type=int)
     parser.add_argument("--quick", action="store_true", help="two short blocks of everything")

@@ -7,18 +7,19 @@ usage: translator_results.py TABLE -o FOLDER [--minutes 20] [--long 120] [--atte
 
 TABLE is English, tab, French, such as the pairs of manythings.org/anki. Its lines are split by `qkv
 split`: 2,000 sentences with all their translations to test with, 1,000 for validation. A translator
-with each attention is trained for --minutes, and the first one, if --long is given, on to --long
-minutes in all. Each then translates the test's sentences with a beam of 5. All use the options in
-TRAIN. A model is also scored on the sentences of 8 words and more, on which the first attention is
-compared with each other one by paired bootstrap resampling.
+with each attention is trained for --minutes. If --long is given, the first attention is also
+trained for --long minutes. Each model then translates the test's sentences with a beam of 5. All
+use the options in TRAIN. A model is also scored on the sentences of 8 words and more; on these, the
+first attention is compared with each of the others by paired bootstrap resampling.
 
-Before, each is trained for --pace minutes, which tells how many updates it makes in --minutes. The
-machine must have nothing else to do until then; afterwards it may, since a model depends on its
-updates and not on the clock. A training has that many updates, or those of --updates, and ten
-validations.
+Before, each attention is trained for --pace minutes, which tells how many updates it makes in
+--minutes. Until then the machine must have nothing else to do; afterwards it may, since a model
+depends on its updates and not on the clock. A training has that many updates, or those of
+--updates, and ten validations.
 
-Everything is kept in FOLDER. After an interruption, run the script again: it goes on. The long
-training begins with a copy of the first. The script prints a table; --json keeps the figures.
+All files are kept in FOLDER. After an interruption, run the script again: it goes on. The long
+training continues a copy of the first attention's run. The script prints a table; --json writes
+the figures to FILE.
 """
 
 import argparse
@@ -87,7 +88,7 @@ def begin(qkv, parts, run, attention, validate_every, budget):
 
 
 def updates_per_minute(qkv, parts, attention, minutes):
-    """The updates per minute of a training that validates once, at its end; kept for later runs."""
+    """The updates per minute of a training that validates once, at its end; its run is kept."""
     run = parts.parent / f"{attention}-pace"
     if not (run / "train.jsonl").exists():
         begin(qkv, parts, run, attention, f"{minutes}m", f"{minutes}m")
@@ -118,11 +119,11 @@ def compare(qkv, parts, first, other):
 def table_of(results):
     rows = ["| | minutes | updates | BLEU | chrF2 | BLEU, 8 words and more | p |",
             "| --- | --- | --- | --- | --- | --- | --- |"]  # fmt: skip
-    for one in results:
-        p = f"{one['p']:.4f}" if "p" in one else ""
-        rows.append(f"| {one['name']} | {one['minutes']} | {one['updates']} "
-                    f"| {one['test']['bleu']:.2f} | {one['test']['chrf2']:.2f} "
-                    f"| {one['test-long']['bleu']:.2f} | {p} |")  # fmt: skip
+    for model in results:
+        p = f"{model['p']:.4f}" if "p" in model else ""
+        rows.append(f"| {model['name']} | {model['minutes']} | {model['updates']} "
+                    f"| {model['test']['bleu']:.2f} | {model['test']['chrf2']:.2f} "
+                    f"| {model['test-long']['bleu']:.2f} | {p} |")  # fmt: skip
     human = results[0]["test"].get("one_reference")
     if human:
         rows.append(f"\nWith one reference, of {human['sentences']} sentences: BLEU "
@@ -172,8 +173,8 @@ def main():
         train(run, attention, updates[attention])
         results.append(result(qkv, parts, run, attention, options.minutes))
     first = options.attention[0]
-    for one in results[1:]:
-        one["p"] = compare(qkv, parts, first, one["name"])
+    for model in results[1:]:
+        model["p"] = compare(qkv, parts, first, model["name"])
     if options.long:
         run = folder / f"{first}-long"
         if not run.exists():
@@ -182,10 +183,10 @@ def main():
         results.append(result(qkv, parts, run, run.name, options.long))
     print(table_of(results))
     if options.json:
-        kept = {"cpu": cpu(), "date": datetime.date.today().isoformat(), "options": list(TRAIN),
-                "command": " ".join(["scripts/measure/translator_results.py", *sys.argv[1:]]),
-                "results": results}  # fmt: skip
-        Path(options.json).write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+        report = {"cpu": cpu(), "date": datetime.date.today().isoformat(), "options": list(TRAIN),
+                  "command": " ".join(["scripts/measure/translator_results.py", *sys.argv[1:]]),
+                  "results": results}  # fmt: skip
+        Path(options.json).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Usage: scripts/measure/two_hosts.sh RATE COMMAND...
 # Runs COMMAND on host "one" of two hosts, "one" and "two". They are network namespaces of this
-# machine, each with one processor, joined by a link of RATE, as tc writes it (1gbit). Open MPI in
-# COMMAND starts processes on both: mpirun --host one:1,two:1. $ON two 'WORDS' runs WORDS on host
-# "two", as ssh does.
+# machine, each with one processor, joined by a link of the rate RATE, as tc writes it (1gbit). Open
+# MPI in COMMAND starts processes on both: mpirun --host one:1,two:1. In COMMAND, $ON two 'WORDS'
+# runs WORDS on host "two", as ssh does.
 # Needs root; ends with code 77 if namespaces cannot be made.
 set -euo pipefail
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that are run, and watched for the memory they take."""
+"""Runs programs, and watches how much memory they take."""
 
 import os
 import subprocess
@@ -12,7 +12,8 @@ EVERY = 0.1  # seconds between two looks at a program's memory
 
 
 # Starts the command in a small process, since a process inherits the peak memory of the one that
-# started it. Writes the result to the pipe whose number is the first argument.
+# started it. Writes exit code, seconds and peak memory in KiB to the pipe whose number is the first
+# argument.
 STARTER = """
 import os, sys, time
 begin = time.perf_counter()
@@ -32,7 +33,7 @@ class Watched(NamedTuple):
 
 
 class Failed(Exception):
-    """Raised for a program that failed, with its last lines."""
+    """Raised for a program that failed, with the last lines of its output."""
 
 
 def resident_megabytes(starter):

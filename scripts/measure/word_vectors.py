@@ -4,9 +4,9 @@
 
 usage: word_vectors.py [PROGRAM] [--megabytes 1000] [--runs 5] [--keep FOLDER]
 
-Makes files of 300 numbers a word, text and binary, whose words are dissimilar or similar
-("w5_0000001"), reads each once so that it is in the system's cache, and runs `qkv words` for the
-last six words, and again with one of them misspelled, which must be rejected with near spellings.
+Makes four files of 300 numbers a word: text and binary, with dissimilar and with similar words
+("w5_0000001"). Reads each file once so that it is in the system's cache, then runs `qkv words` for
+the last six words, and again with one of them misspelled, which the program must reject.
 Prints GB/s of each run (the fastest counts: the machine is shared) and the largest peak memory.
 --keep keeps the files for the next run.
 """

@@ -15,7 +15,7 @@ def escaped(line):
 
 
 def joined(lines):
-    """The lines with each list of arguments, `a, b,` and `c: text` below it, on one line."""
+    """The lines, in which a list of arguments, `a, b,` above `c: text`, is joined into one line."""
     out, in_arguments = [], False
     for line in lines:
         in_arguments = line == "Args:" or (in_arguments and (line == "" or line[0] == " "))
@@ -27,7 +27,7 @@ def joined(lines):
 
 
 def as_rst(lines):
-    """The lines of a docstring. A result has no type here: what stands before a colon is text."""
+    """The lines of a docstring as reStructuredText. Text before a colon of a result is no type."""
     out, in_example, in_returns = [], False, False
     for line in joined(lines):
         in_example = line.lstrip().startswith(">>>") or (in_example and line.strip() != "")
@@ -44,7 +44,7 @@ def as_rst(lines):
 def process(_app, what, _name, _thing, _options, lines):
     """For Sphinx's event autodoc-process-docstring: changes the lines in place."""
     if any(line.startswith(":") for line in lines):
-        return  # it is reStructuredText
+        return  # already reStructuredText
     lines[:] = as_rst(lines)
     if what in ("attribute", "data", "property"):
-        lines[0] = lines[0].replace(": ", " – ")  # a type would stand before a colon
+        lines[0] = lines[0].replace(": ", " – ")  # Sphinx takes what is before a colon for a type

@@ -16,7 +16,7 @@ import pathlib
 import re
 import sys
 
-OWN = re.compile(r"^(\s*)// ?(.*)$")
+WHOLE_LINE = re.compile(r"^(\s*)// ?(.*)$")
 BEHIND = re.compile(r"^(?!\s*\})(.*[;,{})])(\s+)// (.*)$")
 IGNORED = re.compile(r"^(NOLINT|clang-format|----|SPDX)")
 SPECIAL = re.compile(r"[\\@<>&#%\"]|::")
@@ -59,7 +59,7 @@ def is_described(lines, at):
 
 def with_overloads(lines):
     """The lines, in which an overload directly below a function is marked as one."""
-    name = None  # of the function that ends in the line before
+    name = None  # of the function whose declaration ends in the line before
     is_inside = False
     for line in lines:
         found = None if is_inside else FUNCTION.match(line)
@@ -77,8 +77,8 @@ def filtered(text):
     """The header's text with comments in Doxygen's form."""
     lines, out, at = list(with_overloads(text.split("\n"))), [], 0
     while at < len(lines):
-        own = OWN.match(lines[at])
-        if not own:
+        comment = WHOLE_LINE.match(lines[at])
+        if not comment:
             behind = BEHIND.match(lines[at])
             if behind and not IGNORED.match(behind[3]):
                 out.append(f"{behind[1]}{behind[2]}///< {escaped(behind[3])}")
@@ -87,8 +87,8 @@ def filtered(text):
             at += 1
             continue
         first = at
-        while at < len(lines) and OWN.match(lines[at]) and not IGNORED.match(
-                OWN.match(lines[at])[2]):
+        while at < len(lines) and WHOLE_LINE.match(lines[at]) and not IGNORED.match(
+                WHOLE_LINE.match(lines[at])[2]):
             at += 1
         if at == first:  # a line that is ignored
             out.append(lines[at])
@@ -97,8 +97,8 @@ def filtered(text):
         if not is_described(lines, at):
             out += lines[first:at]
             continue
-        words = escaped_block([OWN.match(line)[2] for line in lines[first:at]])
-        out += [f"{own[1]}///{' ' if word else ''}{word}" for word in words]
+        words = escaped_block([WHOLE_LINE.match(line)[2] for line in lines[first:at]])
+        out += [f"{comment[1]}///{' ' if word else ''}{word}" for word in words]
     return "\n".join(out)
 
 

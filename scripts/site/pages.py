@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pages of the site: where each comes from, and where their links lead.
+"""The pages of the site: where each comes from, and where links lead.
 
 Pages are the repository's own Markdown files, README.md and docs/**/*.md, and what docs/site/ adds:
-the reference, and lists. Links in the repository lead to files; on the site each leads to the page
-of the file, if it has one, else to the file in the repository, if its address is given, or to a
-copy of the file.
+the reference, and lists. Links in the repository lead to files. On the site, each leads to the page
+of the file, if it has one; else, if the repository's address is given, to the file there; else to a
+copy of the file. A page's place is its path on the site.
 """
 
 import json
@@ -17,8 +17,8 @@ from xml.etree import ElementTree
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "check"))
 from named_files import text_lines  # noqa: E402
 
-# The places on the site of files outside of docs/, and of docs/README.md, since README.md takes the
-# name index. FOLDERS has those of folders.
+# The places (without an ending) of files outside of docs/, and of docs/README.md, since README.md
+# takes the name index. FOLDERS has the places of folders.
 NAMES = {"README.md": "index", "docs/README.md": "map", "CHANGELOG.md": "changelog",
          "CONTRIBUTING.md": "contributing/rules"}
 FOLDERS = {"docs/decisions": "decisions", "bench/results": "measurements"}
@@ -30,11 +30,11 @@ STARTS = "## Python\n"  # the links to introductions stand above this heading of
 
 
 class Wrong(Exception):
-    """A link that leads nowhere."""
+    """Raised for a link that leads nowhere, or for a README.md without the heading STARTS."""
 
 
 def pages(root):
-    """The places on the site (without an ending) by file, relative to the root."""
+    """{file relative to the root: its place, without an ending}."""
     found = dict(NAMES)
     for path in sorted((root / "docs").rglob("*.md")):
         name = path.relative_to(root).as_posix()
@@ -63,13 +63,13 @@ def new_target(root, name, target, repository=""):
 
 
 def rewritten(root, name, text, repository=""):
-    """The text of a file with links of the site, outside of fenced blocks."""
+    """The text of a file, in which links outside of fenced blocks lead to places on the site."""
     def replace(found):
         return found[1] + new_target(root, name, found[2], repository) + found[3]
 
     lines = text.split("\n")
     for number, line in text_lines(text):
-        if COMMENT.sub("", line).strip():  # a comment within a line is a mark for a script
+        if COMMENT.sub("", line).strip():  # a comment within a line marks it for a script
             line = COMMENT.sub("", line)
         for pattern in (LINK, IMAGE):
             line = pattern.sub(replace, line)
@@ -84,7 +84,7 @@ def first_page(text, starts, contents):
     return text.replace(f"\n{STARTS}", f"\n{starts}\n{STARTS}") + f"\n{contents}"
 
 
-# ---- what is made for the site ------------------------------------------------------------------
+# ---- pages that are made for the site -----------------------------------------------------------
 
 def title(text, under="="):
     return f"{text}\n{under * len(text)}\n"
@@ -150,7 +150,7 @@ def errors_page(root):
 
 
 def sources(root, repository=""):
-    """The files for Sphinx: {place: text, or a file to copy}."""
+    """The files for Sphinx: {place with an ending: text, or the path of a file to copy}."""
     site = root / "docs/site"
     found = {"measurements.rst": measurements_page(root),
              "error-messages.rst": errors_page(root)}

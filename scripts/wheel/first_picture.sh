@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Usage: first_picture.sh PYTHON NUMPY_DIRECTORY
-# Runs in a bare root, from scripts/wheel/try.sh: installs the wheel that fits and the NumPy of the
-# directory, without a package index or a compiler, and follows README.md to the first picture.
+# Called by scripts/wheel/try.sh in a bare root: installs the wheel of dist/ that fits and the NumPy
+# in NUMPY_DIRECTORY, without a package index or a compiler. Follows README.md to the first picture.
 set -eu
 checkout=$(cd "$(dirname "$0")/../.." && pwd)
 for compiler in cc c++ gcc g++ clang; do

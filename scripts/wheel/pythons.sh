@@ -6,8 +6,8 @@
 # PATH, then for those of pyenv.
 set -euo pipefail
 
-# Whether an interpreter is Python 3.MINOR, outside of a virtual environment, with its headers and
-# venv: INTERPRETER, MINOR.
+# Whether an interpreter is Python 3.MINOR, outside of a virtual environment, with headers and venv.
+# Arguments: INTERPRETER MINOR.
 is_complete() {
   "$1" -c "import ensurepip, os, sys, sysconfig, venv
 assert sys.version_info[:2] == (3, $2) and sys.prefix == sys.base_prefix

@@ -5,7 +5,7 @@
 # trixie and sid, and if there are wheels for aarch64, in emulated bookworm-arm64 and trixie-arm64.
 # In bookworm the interpreters of scripts/wheel/pythons.sh that no release has are also tried. What
 # this machine cannot try is counted as skipped. The last line has the counts. Fails if a try fails,
-# or if there is a root and nothing was tried in one.
+# or if there is a root and nothing was tried in any.
 set -euo pipefail
 source "$(dirname "$0")/../env.sh"
 
@@ -21,8 +21,8 @@ skip() {
   skipped=$((skipped + 1))
 }
 
-# Puts NumPy MAJOR for a Python VERSION into build/numpy/MACHINE/VERSION/MAJOR: VERSION, MAJOR,
-# MACHINE. Fails if there is none.
+# Arguments: VERSION MAJOR MACHINE. Puts NumPy MAJOR for Python VERSION into
+# build/numpy/MACHINE/VERSION/MAJOR. Fails if there is no such NumPy.
 fetch_numpy() {
   local to=build/numpy/$3/$1/$2
   compgen -G "$to/numpy-*.whl" >/dev/null && return
@@ -32,8 +32,8 @@ fetch_numpy() {
     --platform "manylinux_2_28_$3" --dest "$to" "numpy==$2.*" 2>/dev/null
 }
 
-# Tries the wheels in a root: SUITE, PYTHON, its VERSION, and options of in.sh, which make a Python
-# from outside of the root visible in it.
+# Arguments: SUITE, PYTHON, its VERSION, and options of in.sh, which make a Python from outside of
+# the root visible in it. Tries the wheels in the root.
 try() {
   local suite=$1 python=$2 version=$3 machine=x86_64 major
   if [[ $suite == *-arm64 ]]; then machine=aarch64; fi

@@ -92,7 +92,8 @@ void check(const ConstView& k, const Additive& score) {
   }
 }
 
-// Returns a query for each key head, or for each head of a parameter; its values are never read.
+// Returns a q with one query per head, whose values are never read. It has the heads of k, or as
+// many as a parameter that has an axis of heads.
 ConstView any_query(const ConstView& k, const Additive& score) {
   static constexpr double kZero = 0;
   Dims shape = k.shape();
@@ -111,7 +112,8 @@ ConstView any_query(const ConstView& k, const Additive& score) {
   return {&kZero, k.dtype(), shape, strides};
 }
 
-bool names_any(const InputGradients& x) {
+// Whether any gradient but those of k and Wk is requested.
+bool requests_any(const InputGradients& x) {
   const auto* score = std::get_if<AdditiveGradient>(&x.score);
   return x.q.given() || x.v.given() || x.bias.given() || x.alibi.given() || x.sinks.given() ||
          !x.captured.empty() || x.qk_norm.q.given() || x.qk_norm.k.given() ||
@@ -139,7 +141,7 @@ class KeyPass {
   attn::KeptKeys<T>& kept_;
 };
 
-// The pass that computes dk and dWk from the sums of dright.
+// The pass that computes dk and dWk from the gradients of the transformed keys, summed in `kept`.
 template <class T>
 class KeyGradientPass {
  public:
@@ -188,7 +190,7 @@ class KeyGradientPass {
   attn::GradientRows<T> dk_;
 };
 
-// Stores x in `to`, or adds it.
+// Writes x to the buffer `to`, or with kAccumulate adds it there; x may be overwritten.
 void deliver(Tensor& x, const View& to, Write write) {
   if (write == Write::kAccumulate) {
     Tensor before(to.dtype(), to.shape());
@@ -221,10 +223,10 @@ struct AdditiveMemory::State {
   Context* context = nullptr;
   core::ResolvedProblem problem;
   const attn::Implementation* path = nullptr;
-  std::optional<kernels::Target> target;  // target of a fused path
+  std::optional<kernels::Target> target;  // empty if no transformed keys are kept
   std::unique_ptr<attn::KeptKeys<float>> float32;
   std::unique_ptr<attn::KeptKeys<double>> float64;
-  // The sums of dk and dWk on the reference path, which keeps no transformed keys.
+  // dk and dWk, summed over backward calls that do not use transformed keys.
   Tensor dk, dwk;
 
   // Calls f(kept) for the accumulator's type.
@@ -350,12 +352,12 @@ void AdditiveMemory::attention_backward(const Inputs& inputs, const Options& opt
   if (score != nullptr && score->wk.given()) refuse("input_gradients.score.wk");
   const core::GradientSources sources = attn::bind_sources(p, saved, output_gradients);
   core::GradientResults results;
-  if (names_any(input_gradients)) {
+  if (requests_any(input_gradients)) {
     results = attn::bind_gradients(p, inputs, options, input_gradients);
   }
   attn::check_overlap(p, inputs, options, saved, output_gradients, input_gradients);
   if (!s.target || !attn::runs_on_tiles(p)) {
-    if (names_any(input_gradients)) {
+    if (requests_any(input_gradients)) {
       qkv::attention_backward(inputs, options, saved, output_gradients, input_gradients,
                               *s.context);
     }

@@ -31,8 +31,8 @@ bool has_elements(const View& x) {
   return x.given() && std::find(x.shape().begin(), x.shape().end(), 0) == x.shape().end();
 }
 
-// Whether some output has elements. If none has, the pass is not run: one axis is 0, but loops over
-// the others could be very long.
+// Whether some output has elements. If none has, the pass is not run: one axis has size 0, but
+// loops over the other axes could be very long.
 bool any_has_elements(const Outputs& x) {
   bool any = false;
   for_each_buffer(x,
@@ -47,8 +47,8 @@ core::Results bind_forward(const Inputs& inputs, const Options& options, const O
   return results;
 }
 
-// Whether there is a query. If there is none, every gradient is 0 and the pass is not run: one axis
-// is 0, but loops over the others could be very long.
+// Whether there is a query. If there is none, every gradient is 0 and the pass is not run: B, H or
+// the number of query rows is 0, but loops over the other two could be very long.
 bool has_queries(const core::Problem& p) { return p.B > 0 && p.H > 0 && p.q_rows > 0; }
 
 void set_to_zero(const View& x, const core::StopPoint& stop) {
@@ -247,8 +247,8 @@ std::string shown(const Bound& x) {
                                  : core::text(name_of(x.first), " ", to_string(x.second));
 }
 
-// Returns every result that can be requested, to measure an upper bound of the scratch memory. Only
-// sizes matter.
+// Returns every result that can be requested, without data, to measure an upper bound of the
+// scratch memory.
 core::Results every_result(const core::Problem& p) {
   core::Results all;
   core::for_each_operand(all, [&](const auto& result, core::ResultOperand& operand) {
@@ -274,7 +274,7 @@ core::GradientSources every_source(const core::Problem& p) {
 // Returns all gradients, bound to C-ordered buffers that are overwritten.
 core::GradientResults every_gradient(const core::Problem& p, const Inputs& inputs,
                                      const Options& options) {
-  // The memory of the input stands for that of its gradient: no element is accessed.
+  // The gradient's buffer is the memory of the input: no element is accessed.
   const auto like = [](const ConstView& x) {
     return x.given() ? View(const_cast<void*>(x.data()), x.dtype(), x.shape(),
                             contiguous_strides(x.shape()))
@@ -353,7 +353,7 @@ namespace {
 constexpr std::string_view kRun = "Plan::run";
 constexpr std::string_view kBackward = "Plan::backward";
 
-// The state of a plan. `state` is null in a moved-from plan.
+// Returns the state of a plan. Throws if it is null, as in a moved-from plan.
 template <class State>
 State& state_of(std::string_view function, const std::unique_ptr<State>& state) {
   if (state == nullptr) {

@@ -6,8 +6,7 @@
 
 #include "attention/implementations.h"
 
-// The fused implementations: register tiles for each product of query-key pairs, on each CPU
-// target.
+// The fused implementations: one for each pair product (kDot, kTanh) and CPU target.
 namespace qkv::attn {
 
 // Ordered by product (dot, additive), within each by target, best first.

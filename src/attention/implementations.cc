@@ -37,8 +37,8 @@ const char* name_of(core::PairProduct product) {
 }
 
 template <class T>
-bool contains(std::span<const T> list, const T& one) {
-  return std::find(list.begin(), list.end(), one) != list.end();
+bool contains(std::span<const T> list, const T& item) {
+  return std::find(list.begin(), list.end(), item) != list.end();
 }
 
 // Returns what the implementation does not support, for an error message; null if it supports the

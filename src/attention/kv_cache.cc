@@ -32,20 +32,20 @@ using core::text;
 
 constexpr std::string_view kAppend = "KvCache::append";
 
-void expect_at_least(const char* name, Index came, Index least) {
-  if (came >= least) return;
-  throw Error(kMakeCache, name, text("must be ", least, " or more, got ", came));
+void expect_at_least(const char* name, Index value, Index least) {
+  if (value >= least) return;
+  throw Error(kMakeCache, name, text("must be ", least, " or more, got ", value));
 }
 
-// Throws Error unless `came` is in `least` .. 2^53, the widest Window of attention().
-void expect_in(const char* name, Index came, Index least) {
-  if (came >= least && came <= Index{1} << 53) return;
-  throw Error(kMakeCache, name, text("must be in ", least, " to 2^53, got ", came));
+// Throws Error unless `value` is in `least` .. 2^53, which is also the largest reach of a Window.
+void expect_in(const char* name, Index value, Index least) {
+  if (value >= least && value <= Index{1} << 53) return;
+  throw Error(kMakeCache, name, text("must be in ", least, " to 2^53, got ", value));
 }
 
-void expect_blocks(const char* name, Index came) {
-  if (came % BlockQ8::kNumbers == 0) return;
-  throw Error(kMakeCache, name, text("must be a multiple of 32 with q8, got ", came));
+void expect_blocks(const char* name, Index value) {
+  if (value % BlockQ8::kNumbers == 0) return;
+  throw Error(kMakeCache, name, text("must be a multiple of 32 with q8, got ", value));
 }
 
 KvCacheSizes checked(const KvCacheSizes& sizes) {
@@ -74,8 +74,8 @@ KvCacheSizes checked(const KvCacheSizes& sizes) {
   return sizes;
 }
 
-// Throws Error unless rows of x's type can be appended: to a q8 cache, q8 blocks or a type that
-// quantize_q8 takes; to any other cache, a real type.
+// Throws Error unless rows of x's type can be appended. A q8 cache takes q8 blocks and the types
+// that quantize_q8() converts; any other cache takes every real type.
 void expect_appendable(const char* name, const ConstView& x, DType cache) {
   const bool q8 = cache == DType::kQ8;
   const bool fits =
@@ -228,7 +228,7 @@ void KvCache::truncate(Index entry, Index length) {
 void KvCache::expect_room(std::string_view function, Index wanted) const {
   const auto room = static_cast<Index>(state_->free_pages.size());
   if (wanted <= room || state_.use_count() == 1) {
-    // With this fence, all reads made under a hold that has been released come before pages move.
+    // With this fence, all reads of pages that are no longer held come before the pages move.
     std::atomic_thread_fence(std::memory_order_acquire);
     return;
   }
@@ -270,7 +270,7 @@ void KvCache::reorder(std::span<const Index> from) {
     std::copy_n(s.tables.begin() + old * s.table_pages, s.table_pages,
                 tables.begin() + static_cast<Index>(b) * s.table_pages);
     for (Index n = first_keys[b] / page; n < pages_of(lengths[b], page); ++n) {
-      ++s.users(s.named(old, n));
+      ++s.users(s.page_at(old, n));
     }
   }
   for (Index b = 0; b < s.sizes.B; ++b) {
@@ -319,12 +319,12 @@ void KvCache::attention(const ConstView& q, const Options& options, const Output
     if (first == 0) continue;
     const Index seen = s.length(b) - q.size(2) - (s.sizes.window - 1);
     if (seen >= first) continue;
-    const bool is_made_for_them = q.size(2) <= s.sizes.queries;
+    const bool is_within_sizes = q.size(2) <= s.sizes.queries;
     throw Error(kCacheAttention, "q",
                 text("has Tq = ", q.size(2), ", whose window of ", s.sizes.window,
                      " keys begins before key ", first, ", the first that entry ", b, " of ",
                      s.length(b), " keys still has; ",
-                     is_made_for_them
+                     is_within_sizes
                          ? text("after truncate() Tq may be at most ", q.size(2) - (first - seen),
                                 ", and one more for each key that is appended")
                          : text("the cache is made for queries = ", s.sizes.queries)));

@@ -29,7 +29,7 @@ struct UsedPage {
   Index rows = 0;
 };
 
-// Copies the first `rows` rows of each page, one page after another; the rest of a page stays 0.
+// Copies the first `rows` rows of each used page to the next page of `to`, whose other rows stay 0.
 void copy_pages(const std::vector<UsedPage>& used, const std::byte* from, std::size_t page_bytes,
                 Index page, const View& to) {
   auto* target = static_cast<std::byte*>(to.data());
@@ -52,7 +52,7 @@ void expect(const char* name, const ConstView& x, DType dtype, const Dims& shape
               !x.given() || x.dtype() == dtype ? ErrorKind::kValue : ErrorKind::kType);
 }
 
-// The pages of an entry: columns begin .. end - 1 of its table.
+// The pages of an entry: columns begin .. end - 1 of its row in block_tables.
 struct Pages {
   Index begin = 0;
   Index end = 0;
@@ -96,15 +96,15 @@ KvCacheContents KvCache::contents() const {
     std::fill_n(entry, table_pages, kNoPage);
     for (Index n = s.first_key(b) / sizes.page; n < pages_of(s.length(b), sizes.page); ++n) {
       const auto count = static_cast<Index>(used.size());
-      const auto [number, is_new] = numbers.emplace(s.named(b, n), count);
+      const auto [number, is_new] = numbers.emplace(s.page_at(b, n), count);
       if (is_new) used.push_back({number->first, 0});
       Index& rows = used[static_cast<std::size_t>(number->second)].rows;
       rows = std::max(rows, std::min(sizes.page, s.length(b) - n * sizes.page));
       entry[n] = number->second;
     }
   }
-  // In a cache made from arrays, entries may have keys but no page. One page is kept then, because
-  // the table of a cache refers to page 0 where an entry has no page.
+  // In a cache made from arrays, entries may have keys but no page. The arrays then get page 0 all
+  // the same, because State::tables refers to it where an entry has no page.
   if (used.empty() && table_pages > 0) used.push_back({0, 0});
   const auto count = static_cast<Index>(used.size());
   to.k_pages = Tensor(sizes.dtype, {count, sizes.page, sizes.G, s.columns(sizes.D)});
@@ -146,7 +146,7 @@ KvCache::KvCache(const KvCacheContents& from) : KvCache(from.sizes) {
     for (Index n = 0; n < table_pages; ++n) {
       const bool named = n >= pages[place].begin && n < pages[place].end;
       if (named ? entry[n] >= 0 && entry[n] < count : entry[n] == kNoPage) {
-        s.named(b, n) = named ? entry[n] : 0;
+        s.page_at(b, n) = named ? entry[n] : 0;
         if (named) ++s.users(entry[n]);
         continue;
       }

@@ -32,12 +32,12 @@ inline constexpr Index kMostSize = std::numeric_limits<Index>::max();
 
 inline Index pages_of(Index keys, Index page) { return keys / page + (keys % page != 0 ? 1 : 0); }
 
-// Elements of a row of `width` channels; the elements of q8 are blocks of 32.
+// The number of elements of a row of `width` channels; an element of q8 is a block of 32.
 inline Index columns_of(DType dtype, Index width) {
   return dtype == DType::kQ8 ? width / BlockQ8::kNumbers : width;
 }
 
-// Copies bytes in pieces, polling between them; a piece takes about as long as kStepsBetweenStops
+// Copies bytes in pieces and polls before each; a piece takes about as long as kStepsBetweenStops
 // steps of a loop.
 inline void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes,
                        const core::StopPoint& stop) {
@@ -62,7 +62,7 @@ struct KvCache::State {
     }
   }
 
-  // Makes a copy with its own pages, at equal page indices, and with equal capacity.
+  // Copies the pages to new memory of equal capacity, where they have the same indices.
   State(const State& other) : State(other.sizes) {
     key_memory.grow(other.key_memory.bytes());
     value_memory.grow(other.value_memory.bytes());
@@ -81,7 +81,7 @@ struct KvCache::State {
   }
   State& operator=(const State&) = delete;
 
-  // Bytes of one page of rows of `width` numbers. Throws Error if these are too many.
+  // Bytes of one page of rows of `width` numbers. Throws Error if they exceed kMostSize.
   std::size_t page_bytes(Index width) const {
     const Dims shape{sizes.page, sizes.G, columns(width)};
     const auto size = static_cast<Index>(size_of(sizes.dtype));
@@ -96,12 +96,12 @@ struct KvCache::State {
   }
 
   Index columns(Index width) const { return attn::columns_of(sizes.dtype, width); }
-  // Elements of a row of keys, or values, of all key heads.
+  // The number of elements of a row of a page: one key (or value) of all key heads.
   Index key_row() const { return sizes.G * columns(sizes.D); }
   Index value_row() const { return sizes.G * columns(sizes.E); }
   Index& length(Index b) { return lengths[static_cast<std::size_t>(b)]; }
   Index& first_key(Index b) { return first_keys[static_cast<std::size_t>(b)]; }
-  Index& named(Index b, Index n) { return tables[static_cast<std::size_t>(b * table_pages + n)]; }
+  Index& page_at(Index b, Index n) { return tables[static_cast<std::size_t>(b * table_pages + n)]; }
   Index& users(Index page) { return page_users[static_cast<std::size_t>(page)]; }
   Index page_count() const { return static_cast<Index>(page_users.size()); }
   std::byte* key_page(Index page) const {
@@ -121,7 +121,7 @@ struct KvCache::State {
     return all;
   }
 
-  // The first key that is kept when entry b has `keys` keys: the first of a page.
+  // The first key that is kept when entry b has `keys` keys. A page begins with it.
   Index first_key_after(Index b, Index keys) {
     if (ring == 0) return 0;
     const Index pages = attn::pages_of(keys, sizes.page);
@@ -129,9 +129,9 @@ struct KvCache::State {
   }
   // Whether entry b would append to a page that other entries share.
   bool appends_to_shared(Index b) {
-    return length(b) % sizes.page != 0 && users(named(b, length(b) / sizes.page)) > 1;
+    return length(b) % sizes.page != 0 && users(page_at(b, length(b) / sizes.page)) > 1;
   }
-  // The largest number of pages that appending `added` keys to entry b takes.
+  // An upper bound of the free pages that are needed to append `added` keys to entry b.
   Index wanted_pages(Index b, Index added) {
     const Index keys = length(b) + added;
     const Index begin = std::max(length(b), first_key_after(b, keys));
@@ -169,10 +169,10 @@ struct KvCache::State {
 
   void release(Index b, Index begin, Index end) {
     for (Index n = begin; n < end; ++n) {
-      if (--users(named(b, n)) == 0) free_pages.push_back(named(b, n));
+      if (--users(page_at(b, n)) == 0) free_pages.push_back(page_at(b, n));
     }
   }
-  // The rows from `row` on of the page at address `page`, as [1,G,rows,columns].
+  // Rows row .. row + rows - 1 of the page at address `page`, as a view [1,G,rows,columns].
   View page_rows(std::byte* page, Index width, Index row, Index rows) const {
     const Index count = columns(width);
     std::byte* const at =
@@ -184,9 +184,9 @@ struct KvCache::State {
     return {of.data(), sizes.dtype, shape, contiguous_strides(shape)};
   }
 
-  // Appending takes two steps: put_rows() for all entries writes where no key is, and may be
-  // stopped; then take_rows() for all entries, in the same order, makes these rows keys. Until then
-  // the cache is unchanged. The last free page is used first.
+  // Appending takes two steps. put_rows(), called for each entry, writes where no key is, and may
+  // be stopped. take_rows(), then called for each entry in the same order, makes these rows keys.
+  // Until then the cache is unchanged. The last free page is used first.
 
   // The keys and pages that one entry gains.
   struct Growth {
@@ -194,7 +194,7 @@ struct KvCache::State {
     Index old = 0;        // number of keys before
     Index keys = 0;       // number of keys afterwards
     Index first = 0;      // the first key that is kept
-    bool copies = false;  // whether its last page is shared and has to be copied
+    bool copies = false;  // whether the entry's last page is shared and has to be copied
   };
   Growth growth_of(Index b, Index added) {
     const Index keys = length(b) + added;
@@ -211,8 +211,8 @@ struct KvCache::State {
       f(j / sizes.page, row, j, rows);
     }
   }
-  // Writes the rows of k and v [1,G,T,.] to pages; numbers are rounded, blocks copied. Returns how
-  // many of the `spare` pages are left.
+  // Writes the rows of k and v [1,G,T,.] to pages: rounds numbers, copies q8 blocks. `spare` is the
+  // number of free pages that may be used; returns how many of them are left.
   Index put_rows(const Growth& by, const ConstView& k, const ConstView& v, Index spare,
                  const core::StopPoint& stop) {
     // Number of rows copied between two polls.
@@ -221,9 +221,9 @@ struct KvCache::State {
     for_each_piece(by, [&](Index n, Index row, Index j, Index rows) {
       const bool is_new = row == 0 || by.copies;
       const Index page =
-          is_new ? free_pages[static_cast<std::size_t>(--spare)] : named(by.entry, n);
+          is_new ? free_pages[static_cast<std::size_t>(--spare)] : page_at(by.entry, n);
       if (row > 0 && is_new) {
-        const Index old = named(by.entry, n);
+        const Index old = page_at(by.entry, n);
         attn::copy_bytes(key_page(page), key_page(old), key_bytes, stop);
         attn::copy_bytes(value_page(page), value_page(old), value_bytes, stop);
       }
@@ -247,13 +247,13 @@ struct KvCache::State {
     const Index dropped = by.first / sizes.page;
     release(b, first_key(b) / sizes.page, std::min(dropped, old_pages));
     // Keys that the window drops at once have no page; the table refers to page 0, which exists.
-    for (Index n = old_pages; n < dropped; ++n) named(b, n) = 0;
+    for (Index n = old_pages; n < dropped; ++n) page_at(b, n) = 0;
     if (by.copies) release(b, old_pages - 1, old_pages);
     for_each_piece(by, [&](Index n, Index row, Index, Index) {
       if (row > 0 && !by.copies) return;
       const Index page = pages[static_cast<std::size_t>(--left)];
       users(page) = 1;
-      named(b, n) = page;
+      page_at(b, n) = page;
     });
     first_key(b) = by.first;
     length(b) = by.keys;
@@ -266,7 +266,7 @@ struct KvCache::State {
   core::GrowingMemory key_memory, value_memory;  // [pages,page,G,.]
   std::vector<Index> page_users;                 // [pages]: number of entries that have the page
   std::vector<Index> free_pages;
-  std::vector<Index> tables;  // [B,table_pages]
+  std::vector<Index> tables;  // [B,table_pages]: indices of pages
   Index table_pages = 0;
   std::vector<Index> lengths, first_keys;
 };

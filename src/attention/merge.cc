@@ -71,7 +71,8 @@ void check(const View& out, const View& lse, const ConstView& out2, const ConstV
   }
 }
 
-// The factors of the two rows in the merged row, and its lse. An empty row does not count.
+// The factors of the two rows in the merged row, its lse, and whether each of the two rows counts:
+// an empty row does not.
 template <class T>
 struct Merged {
   T first, second, lse;
@@ -79,8 +80,8 @@ struct Merged {
   bool second_counts = true;
 };
 
-// A row with lse = -inf is empty and leaves the other as it is. An lse of NaN, or of +inf beside
-// any but -inf, makes the merged row NaN, as in a call of all keys.
+// Merges rows with the lse a and b. A row with lse = -inf is empty: the result is the other row. If
+// neither row is empty, an lse of NaN or +inf makes the merged row NaN, as in a call of all keys.
 template <class T>
 Merged<T> merged(T a, T b) {
   constexpr T kNone = -std::numeric_limits<T>::infinity();
@@ -98,7 +99,7 @@ Merged<T> merged(T a, T b) {
 template <class T, class Stored>
 void merge_row(const Merged<T>& by, Stored* to, Index stride, const Stored* from, Index stride2,
                Index count) {
-  if (!by.second_counts) return;  // such a row may hold anything
+  if (!by.second_counts) return;  // an empty row may hold anything
   for (Index c = 0; c < count; ++c) {
     Stored& x = to[c * stride];
     const T first = core::to_accumulator<T>(x);

@@ -16,7 +16,7 @@ using core::Results;
 
 constexpr core::PairProduct kProducts[] = {core::PairProduct::kDot, core::PairProduct::kTanh};
 
-// `kOfBFloat16`: the products of calls that multiply bfloat16, computed on any CPU.
+// `kOfBFloat16`: the kind of products in calls that multiply bfloat16. Any CPU computes them.
 template <core::Products kOfBFloat16>
 void forward(const Implementation&, const Problem& p, const Results& to, PassUse& use) {
   if (p.accumulator == DType::kFloat64) {

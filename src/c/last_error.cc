@@ -12,9 +12,9 @@
 namespace qkv::c {
 namespace {
 
-// A message is at most 220 bytes long unless it repeats a text of the caller. The array has no
-// constructor and no destructor, so a library that is unloaded leaves nothing to do at a thread's
-// end.
+// A message is at most about 220 bytes long unless it repeats a text of the caller. The array has
+// no constructor and no destructor, so a library that is unloaded leaves nothing to do at a
+// thread's end.
 constexpr std::size_t kBytes = 1024;
 thread_local std::array<char, kBytes> message_of_thread;
 
@@ -39,7 +39,7 @@ const char* last_error() noexcept { return message_of_thread.data(); }
 
 namespace {
 
-// Keeps "function: detail" as the last error, without allocating.
+// Stores "function: detail" as the last error, without allocating.
 void set_last_error(std::string_view function, std::string_view detail) noexcept {
   std::array<char, kBytes> text{};
   char* end = text.data();

@@ -6,15 +6,16 @@
 
 #include <qkv/c.h>
 
-// Exceptions do not cross the C interface: each becomes a status and the message of the thread.
+// Exceptions do not cross the C interface: each becomes a status and the last error of its thread.
 namespace qkv::c {
 
-// Keeps the message, or as much of it as fits, without allocating.
+// Stores the message, or as much of it as fits, as the last error of this thread, without
+// allocating.
 void set_last_error(std::string_view message) noexcept;
 const char* last_error() noexcept;
 
-// The status of the exception that is being handled; keeps its message. `function` is the function
-// that was called, for exceptions whose message does not name it.
+// Returns the status of the exception that is being handled, and stores its message. `function` is
+// the function that was called, for exceptions whose message does not name it.
 qkv_status status_of_exception(std::string_view function) noexcept;
 
 // Calls f() and returns the status of the call.

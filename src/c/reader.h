@@ -12,9 +12,9 @@
 
 namespace qkv::c {
 
-// Converts the structs of a call to the arguments of C++. Each function throws Error for a value
-// that a field cannot have, and for a field that is set although its option is not given (except
-// rotary.base and qk_norm.eps).
+// Converts the structs of a call to arguments of the C++ functions. Each function throws Error for
+// a value that a field cannot have, and for a field that is set although its option is not given
+// (except rotary.base and qk_norm.eps).
 class Reader {
  public:
   // `function` is the name in messages.

@@ -10,7 +10,8 @@
 // Structs that begin with their size, and grow at their end from version to version.
 namespace qkv::c {
 
-// The most bytes that a caller's struct may have. A larger number is no size: it was never set.
+// The most bytes that a caller's struct may have. A larger struct_size shows that none was ever
+// set.
 inline constexpr std::size_t kMostBytes = 16384;
 
 // The size of a struct in the first version that had it. Every version refuses smaller sizes.
@@ -31,7 +32,7 @@ inline constexpr std::size_t kFirstBytes<qkv_output_gradients> = 584;
 template <>
 inline constexpr std::size_t kFirstBytes<qkv_input_gradients> = 1888;
 
-// Which struct of which call is meant, for messages, and its sizes.
+// A struct that a caller passes: its function and name, for messages, and its sizes.
 struct Sized {
   std::string_view function;
   std::string_view name;  // the argument that is the struct; empty if struct_size is an argument
@@ -47,8 +48,8 @@ void check_bytes(const Sized& sized, std::size_t bytes);
 // not zero beyond sized.known.
 void copy_known(const Sized& sized, const void* from, void* to);
 
-// Copies a whole struct of this version to the caller's, as far as that reaches, and fills the rest
-// of the caller's with zeros. struct_size becomes `bytes`.
+// Copies the struct `from` of this version to the caller's struct `to` of `bytes` bytes, as far as
+// it fits. Bytes of `to` beyond `known` become 0, and its struct_size becomes `bytes`.
 void copy_out(const void* from, std::size_t known, void* to, std::size_t bytes);
 
 template <class T>
@@ -60,7 +61,8 @@ T defaults() {
 template <>
 qkv_options defaults<qkv_options>();
 
-// The struct of the caller in this version. Fields that the caller's header lacks have defaults.
+// Returns the caller's struct as a struct of this version. Fields that the caller's header lacks
+// have defaults.
 template <class T>
 T whole(std::string_view function, std::string_view name, const T* from) {
   static_assert(kFirstBytes<T> != 0 && kFirstBytes<T> <= sizeof(T));

@@ -14,9 +14,9 @@ struct AdamFactors {
   T one_minus_beta1 = 1;
   T one_minus_beta2 = 1;
   T epsilon = 0;
-  T m_rate = 0;    // rate / (1 - beta1^t)
-  T v_factor = 1;  // 1 / (1 - beta2^t)
-  T kept = 1;      // 1 - rate * decay: multiplies the parameter
+  T m_rate = 0;        // rate / (1 - beta1^t)
+  T v_factor = 1;      // 1 / (1 - beta2^t)
+  T decay_factor = 1;  // 1 - rate * decay: multiplies the parameter
 };
 
 }  // namespace qkv::core

@@ -18,8 +18,8 @@ inline constexpr std::size_t kScratchAlignment = 64;
 
 [[noreturn]] void fail_too_many_bytes();  // throws std::bad_array_new_length
 
-// Returns the next multiple of kScratchAlignment. Throws std::bad_array_new_length if there is
-// none.
+// Returns `bytes` rounded up to a multiple of kScratchAlignment. Throws std::bad_array_new_length
+// if that overflows.
 inline std::size_t padded_bytes(std::size_t bytes) {
   constexpr std::size_t kMask = kScratchAlignment - 1;
   if (bytes > std::numeric_limits<std::size_t>::max() - kMask) fail_too_many_bytes();

@@ -16,21 +16,21 @@
 // rounded to nearest, and a tiny result becomes zero. (Intel, Software Developer's Manual, volume
 // 1, section 4.9.1.5 defines "tiny".)
 //
-// dot2, the two-way dot product (AVX512-BF16, VDPBF16PS): each element of a register adds the
-// products of an even and an odd bfloat16 term to a float32, the odd term first. Each of the two
-// steps is a fused multiply-add. (Volume 2, VDPBF16PS.)
+// dot2, the two-way dot product (AVX512-BF16, VDPBF16PS): each element of a register adds an odd
+// term, then an even term to a float32 sum. A term is a product of two bfloat16 numbers, added by a
+// fused multiply-add. (Volume 2, VDPBF16PS.)
 //
-// AMX (AMX-BF16, TDPBF16PS): each element of a tile adds the products of a step of up to 32 terms
-// to a float32. The even terms of the step are summed by a chain of fused multiply-adds in
-// ascending order from +0, the odd ones by another; the two sums are added, and the result is added
-// to the float32. (Volume 2, TDPBF16PS.)
+// AMX (AMX-BF16, TDPBF16PS): each element of a tile adds a step of up to 32 terms to a float32 sum.
+// The even terms of the step are added up by a chain of fused multiply-adds in ascending order from
+// +0, the odd ones by another; the two chains are added, and the result is added to the sum.
+// (Volume 2, TDPBF16PS.)
 namespace qkv::core {
 
 // The products of a call: of numbers widened to the accumulator's type, in ascending order, or of
 // bfloat16 numbers by one of the instructions.
 enum class Products { kPlain, kDot2, kAmx };
 
-// The number of terms that belong together: sums of n terms may be cut at multiples of this.
+// The number of terms that one step adds: a sum may be divided only at multiples of it.
 constexpr Index step_of(Products products) noexcept {
   switch (products) {
     case Products::kPlain:

@@ -217,9 +217,9 @@ Reduced exactly_reduced(double size) noexcept {
   return {quarters, negative ? DoubleDouble{-angle.high, -angle.low} : angle};
 }
 
-// Reduces size >= pi/4. Below 2^20 a product gives the integer, and its multiple of pi/2 is
-// subtracted in three parts, the first two of which are exact (Cody and Waite 1980). The error of
-// the third is at most 2^-100, which is too large only where the rest is small.
+// Reduces an angle `size` >= pi/4. Below 2^20, a product gives the number n of quarters, and n pi/2
+// is subtracted in three parts, the first two of which are exact (Cody and Waite 1980). The error
+// of the third is at most 2^-100. Only where the rest is small is that too large.
 Reduced reduced(double size) noexcept {
   constexpr double kTwoOverPiRounded = 0x1.45f306dc9c883p-1;
   constexpr double kRounder = 0x1.8p52;

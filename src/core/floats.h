@@ -74,9 +74,9 @@ double euclidean_length(Index n, const F& value) {
 }
 
 // Converts a float64 to float32, rounding to odd: exact values are unchanged, others become the
-// neighbour whose last bit is 1. If that is then rounded to nearest even in a type with at least
-// two fewer bits, the result is the float64 rounded once (Boldo and Melquiond 2008), which two
-// roundings to nearest do not give. It is used to convert float64 to bfloat16 and float16.
+// neighbour whose last bit is 1. If the float32 is then rounded to nearest even in a type with at
+// least two fewer bits, the result is the float64 rounded once (Boldo and Melquiond 2008), which
+// two roundings to nearest do not give. Conversions of float64 to bfloat16 and float16 use it.
 inline float round_to_odd(double value) noexcept {
   const auto nearest = static_cast<float>(value);
   if (std::isnan(value) || static_cast<double>(nearest) == value) return nearest;

@@ -34,11 +34,12 @@ inline std::optional<Index> checked_subtract(Index a, Index b) noexcept {
 }
 
 // The cells of pooling: n queries (or keys) are divided among `cells` cells, some of which are
-// empty if there are more cells than queries. The product (n + 1) cells must not overflow.
-// The cell to which query (or key) x of n belongs.
+// empty if there are more cells than queries. cell_of() returns the cell of query (or key) x. The
+// product (n + 1) cells must not overflow.
 inline Index cell_of(Index x, Index n, Index cells) noexcept { return x * cells / n; }
 
-// The first x of this cell or a later one: all smaller x belong to earlier cells.
+// Returns the first query (or key) that is in this cell or a later one. All before it are in
+// earlier cells.
 inline Index cell_begin(Index cell, Index n, Index cells) noexcept {
   return (cell * n + cells - 1) / cells;
 }

@@ -50,8 +50,8 @@ Footprint footprint_of(const ConstView& view) {
 }
 
 // The array's addresses modulo g lie in a circular interval that starts at its first byte. Returns
-// the length of the interval, or nullopt if a stride of g or more is not a multiple of g. (It may
-// be longer than g: the interval then overlaps everything.)
+// the length of the interval, or nullopt if a stride of g or more is not a multiple of g. (An
+// interval longer than g overlaps everything.)
 std::optional<Index> extent_modulo(const Footprint& array, Index g) {
   Index extent = array.element;
   for (const Axis& axis : array.axes()) {

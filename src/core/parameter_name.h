@@ -8,8 +8,8 @@
 
 namespace qkv::core {
 
-// The name of a score parameter in messages, as in C++: "additive.wq", from "additive" and "Wq". It
-// does not allocate, for calls that must not.
+// The name of a parameter in messages, as in C++: "additive.wq", from "additive" and "Wq". The
+// class does not allocate, for calls that must not.
 class ParameterName {
  public:
   ParameterName(std::string_view of, std::string_view name) {

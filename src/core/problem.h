@@ -31,7 +31,7 @@ enum class Memory { kHost, kDevice };
 // The product of two rows in a score: left . right, or sum_u v_u tanh(left_u + right_u).
 enum class PairProduct { kDot, kTanh };
 
-// One batch entry, or one packed sequence: queries q0 .. q0+Tq-1 of the rows, keys k0 .. k0+Tk-1.
+// One batch entry, or one packed sequence: rows q0 .. q0+Tq-1 of q and k0 .. k0+Tk-1 of k.
 struct Sequence {
   Index q0 = 0;
   Index k0 = 0;

@@ -72,7 +72,7 @@ struct Results {
   TopResult top;
   RowsResult weights, dropped_weights, raw_scores, capped_scores, masked_scores;
 
-  // The place of each entry of qkv::kResults, in the order of that list.
+  // References to the members that hold the entries of qkv::kResults, in the order of that list.
   auto places() noexcept {
     return std::tie(out, lse, row_max, entropy, columns, columns.value_sums, pooled, top, weights,
                     dropped_weights, raw_scores, capped_scores, masked_scores);
@@ -82,7 +82,8 @@ struct Results {
   }
 };
 
-// Calls f(result, place) for each entry of qkv::kResults and its place in `to`.
+// Calls f(result, place) for each entry of qkv::kResults; `place` is the member of `to` that holds
+// it.
 template <class F>
 void for_each_result(Results& to, const F& f) {
   constexpr std::size_t kCount = std::tuple_size_v<decltype(kResults)>;
@@ -123,10 +124,10 @@ struct GradientSources {
   RowsOperand dweights;
 };
 
-// The destination of one gradient: the user's buffer, which has the shape of the input that the
-// gradient belongs to. `direct` addresses it as an operand; `own` has the strides that a C-ordered
-// array of that shape has along the problem's axes. Broadcast axes have stride 0 in both, so that
-// additions along them accumulate in one element.
+// The destination of one gradient: the user's buffer, which has the shape of the array whose
+// gradient it receives. `direct` addresses the buffer as an operand; `own` has the strides that a
+// C-ordered array of that shape has along the problem's axes. Broadcast axes have stride 0 in
+// `direct` and `own`, so that additions along them accumulate in one element.
 struct GradientTarget {
   View buffer;
   ResultOperand direct;

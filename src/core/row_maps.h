@@ -28,7 +28,7 @@ struct RotatedRows {
   Index width = 0;
   double base = 0;      // frequency_m = base^(-2m/width), unless frequencies are given
   Operand frequencies;  // columns = pairs
-  Operand positions;    // one per row; absent: RowAt::place of each row
+  Operand positions;    // one per row; absent: i + o of query i, j of key j
 };
 
 // The transforms that preserve the width of a row. A transform added here does not compile until

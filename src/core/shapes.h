@@ -15,8 +15,8 @@ namespace qkv::core {
 // Computes element_count(shape). Errors name `function`, the public function that was called.
 Index count_elements(std::string_view function, const Dims& shape);
 
-// Returns the shape to which both broadcast, aligned from the right as in NumPy; nullopt if they do
-// not.
+// Returns the shape to which both shapes broadcast, aligned from the right as in NumPy; nullopt if
+// they do not broadcast.
 std::optional<Dims> broadcast_shapes(const Dims& a, const Dims& b);
 
 // Returns the axes [first, last) of a list of sizes or strides.

@@ -24,11 +24,11 @@ namespace {
 
 // The alignment of a tensor: one cache line, and one AVX-512 register.
 constexpr std::align_val_t kAlignment{64};
-// Sizes in bytes from kLeastPages to kMostPages are allocated by calloc, which may take pages of
+// Memory of kLeastFromCalloc to kMostFromCalloc bytes comes from calloc, which may take pages of
 // zeros from the system and then need not clear them. Larger sizes go to operator new, which throws
 // where a sanitizer's calloc ends the program.
-constexpr std::size_t kLeastPages = std::size_t{1} << 17;
-constexpr std::size_t kMostPages = std::size_t{1} << 40;
+constexpr std::size_t kLeastFromCalloc = std::size_t{1} << 17;
+constexpr std::size_t kMostFromCalloc = std::size_t{1} << 40;
 
 void* aligned(void* memory) {
   constexpr auto kBytes = static_cast<std::size_t>(kAlignment);
@@ -176,7 +176,7 @@ Tensor::Tensor(DType dtype, const Dims& shape) {
 
 // Large memory comes from calloc, so that a tensor that is filled later is written once, not twice.
 void Tensor::allocate(std::size_t bytes) {
-  if (bytes < kLeastPages || bytes > kMostPages) {
+  if (bytes < kLeastFromCalloc || bytes > kMostFromCalloc) {
     memory_ = std::unique_ptr<void, Free>(::operator new(bytes, kAlignment), Free{nullptr});
     std::memset(memory_.get(), 0, bytes);
     return;

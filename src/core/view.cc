@@ -16,8 +16,8 @@
 namespace qkv {
 namespace {
 
-// The bytes from the first element to one past the last; nullopt if that overflows 63 bits. No size
-// may be 0.
+// The number of bytes from the lowest address of an element to the end of the highest; nullopt if
+// it overflows 63 bits. No size may be 0.
 std::optional<Index> extent_in_bytes(DType dtype, const Dims& shape, const Dims& strides) {
   std::optional<Index> elements = 1;
   for (int axis = 0; axis < shape.rank(); ++axis) {
@@ -52,7 +52,7 @@ void check_layout(const void* data, DType dtype, const Dims& shape, const Dims& 
   }
   if (!is_aligned(data, dtype)) {
     throw Error("View", "data",
-                "must be aligned for its elements, got an address that is not for " +
+                "must be aligned for its elements, got an address that is not aligned for " +
                     std::string(name_of(dtype)) + " " + to_string(shape));
   }
   if (!extent_in_bytes(dtype, shape, strides)) {
@@ -91,8 +91,8 @@ Dims::Dims(std::span<const Index> values) {
 void Dims::push_back(Index value) {
   if (rank_ == kMaxRank) {
     throw Error("Dims", "values",
-                "must be at most " + std::to_string(kMaxRank) + " numbers, got one more, " +
-                    std::to_string(value) + ", after " + to_string(*this));
+                "must be at most " + std::to_string(kMaxRank) + " numbers, got " +
+                    to_string(*this) + " and then " + std::to_string(value));
   }
   values_[static_cast<std::size_t>(rank_)] = value;
   ++rank_;

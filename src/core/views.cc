@@ -157,12 +157,12 @@ Dims long_axes(const Dims& shape) {
 
 [[noreturn]] void refuse_merge(const ConstView& view, const Dims& shape, int axis, int next) {
   throw Error("reshape", "view",
-              "axes " + std::to_string(axis) + " and " + std::to_string(next) + " (sizes " +
-                  std::to_string(view.size(axis)) + " and " + std::to_string(view.size(next)) +
-                  ", strides " + std::to_string(view.stride(axis)) + " and " +
-                  std::to_string(view.stride(next)) +
-                  ") cannot be merged without a copy to reshape " + describe(view) + " to " +
-                  to_string(shape) + "; reshape contiguous(view)");
+              "needs a copy to reshape " + describe(view) + " to " + to_string(shape) +
+                  ", because axes " + std::to_string(axis) + " and " + std::to_string(next) +
+                  " (sizes " + std::to_string(view.size(axis)) + " and " +
+                  std::to_string(view.size(next)) + ", strides " +
+                  std::to_string(view.stride(axis)) + " and " + std::to_string(view.stride(next)) +
+                  ") cannot be merged; call reshape(contiguous(view), ...)");
 }
 
 // Computes the strides with which the view's elements, in C order, have the new shape. The old and

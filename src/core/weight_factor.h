@@ -10,8 +10,8 @@
 
 // The backward pass recomputes its weights from lse as exp(s_j - lse). The rounding of a large lse
 // changes more than a weight's last bits: at lse = 2,000 a float32 is off by 6e-5, and so is every
-// weight of the row. The forward softmax divides by a sum and has no such error. So here, too, a
-// row with |lse| > kLargeLse is divided by the sum of its recomputed weights.
+// weight of the row. The forward softmax divides by a sum and has no such error. So the backward
+// pass, too, divides the weights of a row with |lse| > kLargeLse by their recomputed sum.
 namespace qkv::core {
 
 template <class T>

@@ -27,7 +27,7 @@ DeviceArray array_of(const core::GradientTarget& x) {
   return x.given() ? device_array(x.direct) : DeviceArray();
 }
 
-// Returns a gradient that the kernels do not compute, or null.
+// Returns the name of a requested gradient that the kernels do not compute, or null.
 const char* unsupported_additive_gradient(const core::GradientResults& to) {
   core::GradientResults rest = to;
   rest.q = rest.k = rest.v = rest.query.w = rest.query.b = rest.key.w = rest.score_v = {};
@@ -40,8 +40,8 @@ const char* unsupported_additive_gradient(const core::GradientResults& to) {
   return nullptr;
 }
 
-// Calls f(address, count) for each part of a call's own memory: `address` is its address in the
-// arguments, and `count` its number of float32 numbers, a multiple of 4.
+// Calls f(address, count) for each part of a call's scratch memory. `address` is the pointer to the
+// part in the arguments, and `count` is the part's size in float32 numbers, a multiple of 4.
 template <class F>
 void for_each_additive_part(AdditiveGradientArguments& g, const Problem& p, const F& f) {
   const bool of_queries = is_given(g.dq) || is_given(g.dwq) || is_given(g.db) || is_given(g.du);

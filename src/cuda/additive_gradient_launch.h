@@ -15,12 +15,12 @@
 // which of them run a call.
 namespace qkv::cuda {
 
-// The kernels of a call in their order. All take the same arguments; set_memory() sets the
-// addresses of the call's own memory in them.
+// The kernels of a call in their order. All take the same arguments, in which set_memory() sets the
+// addresses of scratch memory.
 struct AdditiveGradientLaunches {
   AdditiveGradientArguments arguments;
   std::vector<KernelLaunch> kernels;
-  std::size_t bytes = 0;
+  std::size_t bytes = 0;  // of scratch memory
 };
 
 // Returns what the kernels do not support about a backward call, or an empty string.
@@ -33,8 +33,8 @@ AdditiveGradientLaunches additive_gradient_launches(const core::Problem& p,
                                                     const core::GradientSources& from,
                                                     const core::GradientResults& to);
 
-// Gives projections, sums and statistics their places in `launches.bytes` bytes of the device's
-// memory, which are aligned to 16 bytes.
+// Sets the addresses of projections, sums and statistics, which lie in `memory`: launches.bytes
+// bytes of the device's memory, aligned to 16 bytes.
 void set_memory(AdditiveGradientLaunches& launches, const core::Problem& p, float* memory);
 
 }  // namespace qkv::cuda

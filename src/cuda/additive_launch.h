@@ -16,8 +16,8 @@
 // them run a call.
 namespace qkv::cuda {
 
-// The kernels of a call in their order: projections of q and k, then attention. Both take the same
-// arguments; set_projections() sets the addresses of the projections in them.
+// The kernels of a call in their order: projections of q and k, then attention. All take the same
+// arguments, in which set_projections() sets the addresses of the projections.
 struct AdditiveLaunches {
   AdditiveArguments arguments;
   std::vector<KernelLaunch> kernels;
@@ -25,8 +25,9 @@ struct AdditiveLaunches {
   std::size_t projection_bytes = 0;
 };
 
-// The arguments, but for the addresses of projections and the numbers of row and key blocks. With
-// `key_per_head`, keys are projected for each query head even if all share Wk.
+// Returns the arguments without the addresses of projections and the numbers of row and key blocks,
+// which the caller sets. With `key_per_head`, keys are projected for each query head even if all
+// heads share Wk.
 AdditiveArguments additive_arguments(const core::Problem& p, const core::Results& results,
                                      bool key_per_head = false);
 
@@ -45,8 +46,8 @@ std::string additive_unsupported(const core::Problem& p, const core::Results& re
 // The launches of a call that is supported; none if it has no queries.
 AdditiveLaunches additive_launches(const core::Problem& p, const core::Results& results);
 
-// Gives the projections their place in `projection_bytes` bytes of the device's memory, which are
-// aligned to 16 bytes.
+// Sets the addresses of the projections, which lie in `memory`: projection_bytes bytes of the
+// device's memory, aligned to 16 bytes.
 void set_projections(AdditiveLaunches& launches, float* memory);
 
 }  // namespace qkv::cuda

@@ -39,8 +39,8 @@ std::string place_of(const Memory& memory) {
   return "memory of the host";
 }
 
-// Checks that an array with elements is in the device's memory. Managed memory is the memory of
-// every device.
+// Checks that an array is in the device's memory, unless it has no elements. Managed memory is the
+// memory of every device.
 void check_memory(const Driver& driver, std::string_view function, int device,
                   std::string_view name, const ConstView& view) {
   if (!view.given()) return;
@@ -65,10 +65,10 @@ void check_images(std::string_view function) {
 
 // ---- implementations ------------------------------------------------------------------------
 
-// The functions that compute calls with one kind of score and with q of one type or of any.
+// The functions that compute calls with one kind of score, and with q of one type or of any type.
 struct Implementation {
   core::PairProduct product;
-  DType dtype;  // kNone: of any type
+  DType dtype;  // of q; kNone: any type
   // Return what is not supported about a call, or an empty string.
   std::string (*unsupported)(const core::Problem& p, const core::Results& results);
   std::string (*gradients_unsupported)(const core::Problem& p, const core::GradientSources& from,
@@ -138,7 +138,8 @@ void run_float_gradients(Driver& driver, const core::Problem& p, const core::Gra
   launch_all(driver, stream, launches);
 }
 
-// The first entry with a call's kind of score and type computes the call, or says why not.
+// The first entry with a call's kind of score and type of q computes the call, or says what it does
+// not support.
 constexpr Implementation kImplementations[] = {
     {core::PairProduct::kDot, DType::kFloat32, &float_unsupported, &float_gradients_unsupported,
      &run_float, &run_float_gradients},

@@ -19,8 +19,8 @@ std::string shown_version(int version) {
   return core::text(version / 1000, ".", version % 1000 / 10);
 }
 
-// The first release of the driver for all versions of CUDA with the major number of `version`, as
-// part of a sentence.
+// The first release of the driver for CUDA's major version, as the end of a sentence; empty if this
+// function does not know the release.
 std::string release_for(int version) {
   if (version / 1000 == 12) return " (driver 525)";
   if (version / 1000 == 13) return " (driver 580)";
@@ -171,7 +171,7 @@ void Driver::launch_pointers(Kernel& kernel, Extent grid, Extent block, unsigned
     return core::text("starting ", kernel.name, " on CUDA device ", kernel.device);
   };
   {
-    // The limit only grows: another thread may be about to launch with more.
+    // The limit is never lowered: another thread may be about to launch with more shared memory.
     const std::lock_guard lock(mutex_);
     if (shared_bytes > kernel.shared_bytes) {
       const Status status = functions_.set_function_attribute(

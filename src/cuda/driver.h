@@ -32,20 +32,20 @@ struct Extent {
   unsigned z = 1;
 };
 
-// Where an address points: kHost is host memory that the driver has pinned or registered, kUnknown
-// memory that the driver does not know, as all other host memory.
+// The kind of memory at an address. kHost: host memory that the driver has pinned or registered.
+// kUnknown: memory that the driver does not know, such as all other host memory.
 enum class MemoryKind { kUnknown, kHost, kDevice, kManaged };
 struct Memory {
   MemoryKind kind = MemoryKind::kUnknown;
-  int device = -1;  // of kDevice and kManaged
+  int device = -1;  // -1 for kUnknown and kHost
 };
 
 // The CUDA driver: a library that is opened by name and stays open until the process ends. Any
-// number of threads may call it. Its functions throw DriverError if the driver reports an error.
+// number of threads may use an object. Functions throw DriverError if the driver reports an error.
 class Driver {
  public:
-  // Opens and starts a driver, for kernels that need this version (12080 is CUDA 12.8). Does not
-  // throw: without a device, why_no_device() says why.
+  // Opens and starts a driver, for kernels that were compiled with version `least_version` of CUDA
+  // (12080 is CUDA 12.8). Does not throw: without a device, why_no_device() says why.
   Driver(const char* library, int least_version);
   Driver(const Driver&) = delete;
   Driver& operator=(const Driver&) = delete;
@@ -53,7 +53,7 @@ class Driver {
   const std::vector<Device>& devices() const { return devices_; }
   const std::string& why_no_device() const { return why_; }
 
-  // The functions of the driver's library; they may be called if there is a device.
+  // The functions of the driver's library, which may be called only if there is a device.
   const Functions& functions() const { return functions_; }
   // Throws DriverError "action: NAME (description)" unless `status` is success.
   void check(Status status, std::string_view action) const;
@@ -61,10 +61,10 @@ class Driver {
   // Throws Error if `function` was given a stream of a device that the kernels cannot run on.
   void check_device(std::string_view function, int device) const;
 
-  // The kernel of an image, loaded on first use and kept.
+  // Returns kernel `name` of an image, which is loaded on first use and then stays loaded.
   Kernel& kernel(int device, const Image& image, const std::string& name);
-  // Puts one run of a kernel into a stream of its device, whose context must be current.
-  // `arguments` are the kernel's parameters, of its types.
+  // Launches a kernel once, in a stream of its device, whose context must be current. `arguments`
+  // must have the types of the kernel's parameters.
   template <class... Arguments>
   void launch(Kernel& kernel, Extent grid, Extent block, unsigned shared_bytes, StreamHandle stream,
               const Arguments&... arguments) {
@@ -89,7 +89,7 @@ class Driver {
   std::vector<Device> devices_{};
   std::string why_{};
 
-  std::mutex mutex_{};  // of all that follows
+  std::mutex mutex_{};  // guards all members below
   std::map<int, ContextHandle> contexts_{};
   std::map<std::pair<int, const std::byte*>, ModuleHandle> modules_{};
   std::map<std::tuple<int, const std::byte*, std::string>, Kernel> kernels_{};
@@ -98,8 +98,8 @@ class Driver {
 // The process's driver, opened on first use.
 Driver& driver();
 
-// Makes a device's primary context, the one that CUDA's runtime and PyTorch use, the current one of
-// this thread, until the end of the object's life. Throws Error as Driver::check_device() does.
+// Makes a device's primary context, which CUDA's runtime and PyTorch also use, the current context
+// of this thread until the object is destroyed. Throws Error as Driver::check_device() does.
 class CurrentContext {
  public:
   CurrentContext(Driver& driver, std::string_view function, int device);

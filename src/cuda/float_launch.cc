@@ -44,13 +44,13 @@ struct FloatGradients {
 constexpr FloatGradients kFloatGradients;
 
 const TileKernel& float_kernel_for(const Problem& p) {
-  for (const TileKernel& one : kFloatForward) {
-    if (one.width >= p.E) return one;
+  for (const TileKernel& kernel : kFloatForward) {
+    if (kernel.width >= p.E) return kernel;
   }
   return kFloatForward[0];  // not reached: float_unsupported() has checked the width
 }
 
-// Returns what no kernel supports about a call, whatever its results are, or an empty string.
+// Returns what all kernels of float32 lack for a call, whatever its results, or an empty string.
 std::string float_call_unsupported(const Problem& p) {
   if (p.k.dtype != DType::kFloat32) return text("q of float32 with k of ", name_of(p.k.dtype));
   std::string reason = transforms_unsupported(p);
@@ -59,8 +59,8 @@ std::string float_call_unsupported(const Problem& p) {
   return options_unsupported(p);
 }
 
-// Calls f(address, count) for each array in the call's own memory: `address` in the arguments is to
-// point to it, and `count` is its number of floats, rounded up to a multiple of 4.
+// Calls f(address, count) for each scratch array of the kernels: `address` is the member of the
+// arguments that must point to it, `count` its number of floats, rounded up to a multiple of 4.
 template <class F>
 void for_each_float_part(FloatGradientArguments& x, const Problem& p, const F& f) {
   GradientArguments& g = x.gradients;

@@ -12,18 +12,18 @@
 #include "cuda/forward_launch.h"
 #include "cuda/tile_kernel.h"
 
-// The kernels of dot products in float32 (device/float_forward.h, device/float_gradients.h): what
-// they support, and which of them run a call.
+// What the kernels of dot products in float32 (device/float_forward.h, device/float_gradients.h)
+// support, and which of them run a call.
 namespace qkv::cuda {
 
 // Returns what the kernels do not support about a call, or an empty string.
 std::string float_unsupported(const core::Problem& p, const core::Results& results);
 
-// The launches of a call that is supported; none if its results have no elements.
+// The launches of a call that float_unsupported() accepts; none if its results have no elements.
 ForwardLaunches float_launches(const core::Problem& p, const core::Results& results);
 
-// The kernels of a backward call in their order. All have the same arguments, whose memory
-// set_memory() gives.
+// The kernels of a backward call in the order of their launch, all with the same arguments. They
+// need `bytes` bytes of scratch memory: see set_memory().
 struct FloatGradientLaunches {
   FloatGradientArguments arguments;
   std::vector<KernelLaunch> kernels;
@@ -36,8 +36,8 @@ FloatGradientLaunches float_gradient_launches(const core::Problem& p,
                                               const core::GradientSources& from,
                                               const core::GradientResults& to);
 
-// Gives statistics and sums their places in `launches.bytes` bytes of the device's memory, which
-// are aligned to 16 bytes.
+// Lets the arguments point to parts of `memory` for statistics and sums. `memory` is memory of the
+// device of launches.bytes bytes, aligned to 16 bytes.
 void set_memory(FloatGradientLaunches& launches, const core::Problem& p, float* memory);
 
 }  // namespace qkv::cuda

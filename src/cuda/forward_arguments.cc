@@ -23,8 +23,8 @@ bool has_vectors(const DeviceArray& x, int count, int bytes) {
          reinterpret_cast<std::uintptr_t>(x.data) % static_cast<std::uintptr_t>(count * bytes) == 0;
 }
 
-// A matrix with an element for each query and key: real numbers or integers. Integers of more than
-// one byte are not read in vectors.
+// The array of a bias or Keep, with an element for each query and key: real numbers or integers.
+// Integers of more than one byte are not read in vectors.
 DeviceArray matrix_array(const Operand& x, Index Tk) {
   DeviceArray to = device_array(x);
   if (to.data == nullptr) return to;
@@ -36,7 +36,7 @@ DeviceArray matrix_array(const Operand& x, Index Tk) {
 
 // ---- masks --------------------------------------------------------------------------------------
 
-// Adds each mask to the arguments, or says why it cannot.
+// Adds a mask to the arguments, or sets `reason` to what the kernels do not support.
 struct AddMask {
   const Problem& p;
   ForwardArguments& to;

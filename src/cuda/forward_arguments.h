@@ -10,12 +10,12 @@
 #include "core/results.h"
 #include "cuda/device/arguments.h"
 
-// Checked calls as the plain numbers and addresses that forward kernels receive.
+// Checked calls as the plain numbers and addresses that kernels receive.
 namespace qkv::cuda {
 
 // The most channels of the widest kernels.
 inline constexpr Index kLargestWidth = 256;
-// Block indices and the rows of a block are 32-bit.
+// The most batch entries, heads or rows: kernels count blocks and rows in 32 bits.
 inline constexpr Index kLargestSize = std::numeric_limits<std::int32_t>::max() - 1024;
 
 Element element_of(DType dtype);
@@ -38,28 +38,29 @@ DeviceArray device_array(const core::BasicOperand<Void>& x) {
 
 inline bool is_given(const DeviceArray& x) { return x.data != nullptr; }
 
-// The array of q, k, v, out or one of their gradients; `vectors` says whether tiles of it can be
-// read, or written, in vectors.
+// Returns `x`, one of q, k, v, out and their gradients, as an array for kernels. `vectors` (see
+// DeviceArray) is set for reading rows of `width` elements, or for writing.
 DeviceArray read_in_tiles(const core::Operand& x, Index width);
 DeviceArray written_in_tiles(const core::ResultOperand& x);
 
-// An array of float32 rows in a call's own memory, [entries, heads, rows, width] in C order; its
-// address is still to be set.
+// A scratch array of float32, [entries, heads, rows, width] in C order. The caller must set its
+// address.
 DeviceArray rows_in_c_order(const core::Problem& p, Index heads, Index rows, Index width);
 
 bool any_given(core::Results results);
 
 // Returns what no kernel supports about a call's masks, rows and other options, or an empty string.
-// Scores, dtypes, channels and results are up to each kernel.
+// Scores, dtypes, channels and results are not checked here: kernels differ in them.
 std::string options_unsupported(const core::Problem& p);
 
-// The arguments of a call, except numbers of blocks and the addresses of its own memory.
+// The arguments of a call, except the numbers of blocks and the addresses of scratch memory.
 ForwardArguments forward_arguments(const core::Problem& p, const core::Results& results);
 
-// The batch entries that have blocks of their own: 1 for packed sequences.
+// The number of batch entries for blocks_of(): 1 for packed sequences, which are counted together.
 Index entries_of(const core::Problem& p);
 
-// The number of blocks of `size` rows in a head of a batch entry; an upper bound for packed rows.
+// The number of blocks of `size` rows in a head of a batch entry, or in a head of all packed
+// sequences, for which it is an upper bound.
 Index blocks_of(const core::Problem& p, Index rows, Index size);
 
 }  // namespace qkv::cuda

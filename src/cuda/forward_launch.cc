@@ -39,7 +39,7 @@ bool needs_every(const ForwardArguments& a) {
          a.alibi.data != nullptr || a.softcap > 0 || a.drops || !a.scales_in_exponent;
 }
 
-// Returns a result that the kernels do not have, or null.
+// Returns which requested results the kernels do not compute, or null.
 const char* unsupported_result(const core::Results& results) {
   core::Results rest = results;
   rest.out = rest.lse = rest.row_max = rest.entropy = {};

@@ -11,20 +11,20 @@
 #include "cuda/device/arguments.h"
 #include "cuda/tile_kernel.h"
 
-// The kernels of tensor cores (device/forward.h, device/inspection.h): what they support, and which
-// of them run a call.
+// What the kernels for tensor cores (device/forward.h, device/inspection.h) support, and which of
+// them run a call.
 namespace qkv::cuda {
 
-// The kernels of a call in their order. All have the same arguments, whose `statistics` the caller
-// sets to memory of statistics_bytes, or to null for 0 bytes.
+// The kernels of a call in the order of their launch, all with the same arguments. The caller must
+// set arguments.statistics to memory of statistics_bytes bytes, or to null for 0 bytes.
 struct ForwardLaunches {
   ForwardArguments arguments;
   std::vector<KernelLaunch> kernels;
   std::size_t statistics_bytes = 0;
 };
 
-// Returns "input transforms (...)" if the call has any, which no kernel of dot products supports,
-// or an empty string.
+// Returns "input transforms (...)" if the call has input transforms, which no kernel of dot
+// products supports, or an empty string.
 std::string transforms_unsupported(const core::Problem& p);
 
 // Returns what no kernel with tiles of 16-bit numbers supports about a call's dtype, input
@@ -35,7 +35,7 @@ std::string tiles_unsupported(const core::Problem& p);
 // functions (mods)", or an empty string.
 std::string forward_unsupported(const core::Problem& p, const core::Results& results);
 
-// The launches of a call that is supported, without kernels that would have no blocks.
+// The launches of a call that forward_unsupported() accepts. Kernels without blocks are left out.
 ForwardLaunches forward_launches(const core::Problem& p, const core::Results& results);
 
 }  // namespace qkv::cuda

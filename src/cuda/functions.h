@@ -28,7 +28,7 @@ enum PointerAttribute : int { kMemoryType = 2, kIsManaged = 8, kDeviceOrdinal = 
 enum MemoryType : unsigned { kHostMemory = 1, kDeviceMemory = 2 };
 enum FunctionAttribute : int { kMostDynamicSharedBytes = 8 };
 
-// X(name here, symbol of the driver, types of its parameters)
+// X(name in Functions, symbol in the driver's library, types of the parameters)
 #define QKV_CUDA_FUNCTIONS(X)                                                                   \
   X(init, "cuInit", unsigned)                                                                   \
   X(driver_version, "cuDriverGetVersion", int*)                                                 \

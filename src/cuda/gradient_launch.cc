@@ -22,14 +22,14 @@ constexpr TileKernel kPrepare[] = {
     QKV_FOR_EACH_GRADIENT(QKV_KERNEL)
 #undef QKV_KERNEL
 };
-constexpr TileKernel kOfQueries[] = {
+constexpr TileKernel kQueryGradients[] = {
 #define QKV_KERNEL(NAME, SHAPE, TILES)                                             \
   entry<SHAPE, TILES>(kGradientImage, "qkv_query_gradients_" #NAME, false, false), \
       entry<SHAPE, TILES>(kGradientImage, "qkv_query_gradients_" #NAME, true, true),
     QKV_FOR_EACH_GRADIENT(QKV_KERNEL)
 #undef QKV_KERNEL
 };
-constexpr TileKernel kOfKeys[] = {
+constexpr TileKernel kKeyGradients[] = {
 #define QKV_KERNEL(NAME, SHAPE, TILES)                                           \
   entry<SHAPE, TILES>(kGradientImage, "qkv_key_gradients_" #NAME, false, false), \
       entry<SHAPE, TILES>(kGradientImage, "qkv_key_gradients_" #NAME, true, true),
@@ -37,14 +37,14 @@ constexpr TileKernel kOfKeys[] = {
 #undef QKV_KERNEL
 };
 
-constexpr TileKernel kOfBias[] = {
+constexpr TileKernel kBiasGradients[] = {
 #define QKV_KERNEL(NAME, SHAPE, TILES) \
   entry<SHAPE, TILES>(kGradientImage, "qkv_bias_gradients_" #NAME, true, true),
     QKV_FOR_EACH_GRADIENT(QKV_KERNEL)
 #undef QKV_KERNEL
 };
 
-constexpr TileKernel kOfDistances[] = {
+constexpr TileKernel kDistanceGradients[] = {
 #define QKV_KERNEL(NAME, SHAPE, TILES)                                                \
   entry<SHAPE, TILES>(kGradientImage, "qkv_distance_gradients_" #NAME, false, false), \
       entry<SHAPE, TILES>(kGradientImage, "qkv_distance_gradients_" #NAME, true, true),
@@ -53,12 +53,12 @@ constexpr TileKernel kOfDistances[] = {
 };
 
 constexpr std::uint32_t kSumBytes = kSummingThreads * sizeof(double);
-constexpr TileKernel kOfSlopes =
+constexpr TileKernel kSlopeGradients =
     untiled(kGradientImage, "qkv_head_gradients_slopes", kSummingThreads, kSumBytes);
-constexpr TileKernel kOfSinks =
+constexpr TileKernel kSinkGradients =
     untiled(kGradientImage, "qkv_head_gradients_sinks", kSummingThreads, kSumBytes);
 
-// Returns a gradient that the kernels do not compute, or null.
+// Returns which requested gradients the kernels do not compute, or null.
 const char* unsupported_gradient(const Problem& p, const core::GradientResults& to) {
   core::GradientResults rest = to;
   rest.q = rest.k = rest.v = rest.bias = rest.alibi = rest.sinks = {};
@@ -67,19 +67,19 @@ const char* unsupported_gradient(const Problem& p, const core::GradientResults& 
       ((bias.row_stride == 0 && p.q_rows != 1) || (bias.col_stride == 0 && p.k_rows != 1))) {
     return "the gradient of a bias that is broadcast over queries or keys";
   }
-  for (const core::GradientTarget* one : rest.all()) {
-    if (one->given()) return "gradients of parameters";
+  for (const core::GradientTarget* target : rest.all()) {
+    if (target->given()) return "gradients of parameters";
   }
   return nullptr;
 }
 
-// Whether elements of an array stand for several of a problem's, or for none, so that the array's
-// gradient is a sum.
+// Whether the number of elements of a gradient differs from `elements`, the number after
+// broadcasting: the gradient's elements are then sums of several terms, or of none.
 bool is_broadcast(const core::GradientTarget& to, Index elements) {
   return to.given() && to.buffer.element_count() != elements;
 }
 
-// Returns an array whose gradient would be summed over batch entries or heads, or null.
+// Returns the name of an array whose gradient would be summed over batch entries or heads, or null.
 const char* broadcast_gradient(const Problem& p, const core::GradientResults& to) {
   const Index entries = entries_of(p);
   if (is_broadcast(to.q, entries * p.H * p.q_rows * p.Dq)) return "q";
@@ -133,29 +133,29 @@ GradientLaunches gradient_launches(const Problem& p, const core::GradientSources
   g.adds = to.q.accumulate;  // equal in all targets
   const bool stages = a.bias.data != nullptr || a.keep.data != nullptr || a.padding.data != nullptr;
   const TileKernel& prepare = choose(kPrepare, p, stages);
-  const TileKernel& of_queries = choose(kOfQueries, p, stages);
-  const TileKernel& of_keys = choose(kOfKeys, p, stages);
+  const TileKernel& query_gradients = choose(kQueryGradients, p, stages);
+  const TileKernel& key_gradients = choose(kKeyGradients, p, stages);
   const auto launch = [&](const TileKernel& kernel, Index blocks) {
     if (blocks > 0) launches.kernels.push_back({&kernel, blocks});
   };
   a.row_blocks = static_cast<int>(blocks_of(p, p.q_rows, prepare.rows));
-  a.key_blocks = static_cast<int>(blocks_of(p, p.k_rows, of_keys.keys));
+  a.key_blocks = static_cast<int>(blocks_of(p, p.k_rows, key_gradients.keys));
   const Index heads = entries_of(p) * p.H;
   launch(prepare, heads * a.row_blocks);
-  if (g.dq.data != nullptr) launch(of_queries, heads * a.row_blocks);
+  if (g.dq.data != nullptr) launch(query_gradients, heads * a.row_blocks);
   if (g.dk.data != nullptr || g.dv.data != nullptr) {
-    launch(of_keys, entries_of(p) * p.G * a.key_blocks);
+    launch(key_gradients, entries_of(p) * p.G * a.key_blocks);
   }
   const Index bias_tiles = Index{a.row_blocks} * a.key_blocks;
   if (g.dbias.data != nullptr && to.bias.buffer.element_count() > 0) {
     const Index matrices = to.bias.buffer.element_count() / (p.q_rows * p.k_rows);
-    launch(choose(kOfBias, p, true), matrices * bias_tiles);
+    launch(choose(kBiasGradients, p, true), matrices * bias_tiles);
   }
   if (g.dalibi.data != nullptr) {
-    launch(choose(kOfDistances, p, stages), heads * a.row_blocks);
-    launch(kOfSlopes, to.alibi.buffer.element_count());
+    launch(choose(kDistanceGradients, p, stages), heads * a.row_blocks);
+    launch(kSlopeGradients, to.alibi.buffer.element_count());
   }
-  if (g.dsinks.data != nullptr) launch(kOfSinks, to.sinks.buffer.element_count());
+  if (g.dsinks.data != nullptr) launch(kSinkGradients, to.sinks.buffer.element_count());
   const auto rows = static_cast<std::size_t>(heads * p.q_rows);
   launches.statistics_bytes = rows * sizeof(RowStatistics);
   launches.slope_terms_bytes = g.dalibi.data != nullptr ? rows * sizeof(float) : 0;

@@ -11,11 +11,12 @@
 #include "cuda/device/gradient_arguments.h"
 #include "cuda/tile_kernel.h"
 
-// The gradient kernels (device/gradients.h): what they support, and which of them run a call.
+// What the gradient kernels for tensor cores (device/gradients.cu) support, and which run a call.
 namespace qkv::cuda {
 
-// The kernels of a call in their order. All have the same arguments, whose `call.statistics` and
-// `slope_terms` the caller sets to memory of these sizes, or null if the size is 0.
+// The kernels of a call in the order of their launch, all with the same arguments. The caller must
+// set arguments.call.statistics and arguments.slope_terms to memory of these sizes, or to null if
+// the size is 0.
 struct GradientLaunches {
   GradientArguments arguments;
   std::vector<KernelLaunch> kernels;
@@ -27,11 +28,11 @@ struct GradientLaunches {
 std::string gradients_unsupported(const core::Problem& p, const core::GradientSources& from,
                                   const core::GradientResults& to);
 
-// Names a q, k or v whose gradient would be summed over batch entries or heads, or returns an empty
-// string.
+// Returns "the gradient of a ..." for a q, k or v whose gradient would be summed over batch entries
+// or heads, or an empty string.
 std::string broadcast_unsupported(const core::Problem& p, const core::GradientResults& to);
 
-// The launches of a call that is supported, without kernels that would have no blocks.
+// The launches of a call that gradients_unsupported() accepts. Kernels without blocks are left out.
 GradientLaunches gradient_launches(const core::Problem& p, const core::GradientSources& from,
                                    const core::GradientResults& to);
 

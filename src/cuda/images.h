@@ -22,8 +22,9 @@ const std::vector<Image>& images();
 // this library.
 const Image& image(std::string_view name);
 
-// The version of CUDA that compiled the images, as the driver counts it, 13000 for 13.0; 0 if there
-// are none. linked_images.cc.in defines both functions; images() keeps the list.
+// The version of CUDA that compiled the images, as the driver counts it, 13000 for 13.0; 0 without
+// images. linked_images.cc.in defines toolkit_version() and linked_images(); images() calls it
+// once.
 int toolkit_version();
 std::vector<Image> linked_images();
 

@@ -9,12 +9,12 @@
 
 namespace qkv::cuda {
 
-// Memory of the current device for the work of one call, taken and given back in the order of a
-// stream, so that neither waits for the device. The driver's pool keeps freed memory for later
-// calls until the host synchronizes.
+// Memory of the current device for the work of one call, allocated and freed in the order of a
+// stream, so that the host does not wait for the device. The driver's pool keeps freed memory for
+// later calls until the host synchronizes.
 class StreamMemory {
  public:
-  // Takes nothing if `bytes` is 0.
+  // Allocates nothing if `bytes` is 0.
   StreamMemory(const Driver& driver, StreamHandle stream, std::size_t bytes)
       : driver_(driver), stream_(stream) {
     if (bytes == 0) return;

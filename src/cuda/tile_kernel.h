@@ -12,12 +12,12 @@
 // Lists of kernels for tiles, and the choice of the one that runs a call.
 namespace qkv::cuda {
 
-// One kernel, for tiles of one type and width. Forward kernels with `every` have all options that
-// options_unsupported() permits; the others have no bias, Keep, Padding, ALiBi, soft-cap or
-// dropout, and only scales from above 0 to 1. All gradient kernels have all options; those with `every` have
-// shared memory for the options that are staged there.
+// One kernel, for tiles of one type and width. Forward kernels with `every` support all options
+// that options_unsupported() permits; the others do not support bias, Keep, Padding, ALiBi,
+// soft-cap, dropout, or scales outside of 0 < scale <= 1. All gradient kernels support all options;
+// those with `every` have shared memory for a bias, Keep and Padding.
 struct TileKernel {
-  const char* image;  // the file that defines it
+  const char* image;  // its source: src/cuda/device/IMAGE.cu
   const char* name;
   DType dtype;
   int width;
@@ -36,7 +36,8 @@ struct KernelLaunch {
 constexpr DType dtype_of_tiles(BFloat16Tiles) { return DType::kBFloat16; }
 constexpr DType dtype_of_tiles(Float16Tiles) { return DType::kFloat16; }
 
-// A kernel's entry, from the shape of its tiles. `stages`: options pass through shared memory.
+// A kernel's entry in a list, from the shape of its tiles. `stages`: the kernel has shared memory
+// for a bias, Keep and Padding.
 template <class Shape, class Tiles>
 constexpr TileKernel entry(const char* image, const char* name, bool every, bool stages) {
   return {image,
@@ -50,7 +51,7 @@ constexpr TileKernel entry(const char* image, const char* name, bool every, bool
           stages ? Shape::kEveryBytes : Shape::kSharedBytes};
 }
 
-// A kernel that is not chosen by a call's type and width.
+// A kernel without dtype and width, which is not in a list for choose().
 constexpr TileKernel untiled(const char* image, const char* name, int threads,
                              std::uint32_t shared_bytes) {
   TileKernel kernel{};
@@ -61,12 +62,12 @@ constexpr TileKernel untiled(const char* image, const char* name, int threads,
   return kernel;
 }
 
-// The first kernel of a list that the call fits.
+// The first kernel of a list that supports the call's dtype and number of channels.
 inline const TileKernel& choose(std::span<const TileKernel> kernels, const core::Problem& p,
                                 bool every) {
   const Index width = std::max(p.Dk, p.E);
-  for (const TileKernel& one : kernels) {
-    if (one.dtype == p.dtype && one.width >= width && one.every == every) return one;
+  for (const TileKernel& kernel : kernels) {
+    if (kernel.dtype == p.dtype && kernel.width >= width && kernel.every == every) return kernel;
   }
   return kernels.front();  // not reached: tiles_unsupported() has checked dtype and width
 }

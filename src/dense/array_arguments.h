@@ -54,14 +54,14 @@ inline void require_apart(std::string_view function, const ConstView& out,
                   ", " + std::string(input_name) + " " + describe(input) + ")");
 }
 
-inline void require_own_places(std::string_view function, const ConstView& out) {
+inline void require_distinct_elements(std::string_view function, const ConstView& out) {
   if (!core::self_overlaps(out)) return;
   throw Error(function, "out",
               "must not overlap itself, got " + describe(out) + " with strides " +
                   to_string(out.strides()));
 }
 
-// Calls f with a null pointer of the storage type, which must be real.
+// Calls f with a null pointer to the storage type of `dtype`, which must be a type of real numbers.
 template <class F>
 void visit_real(DType dtype, const F& f) {
   core::visit_dtype(dtype, [&]<class Stored>(Stored*) {
@@ -69,7 +69,7 @@ void visit_real(DType dtype, const F& f) {
   });
 }
 
-// The sizes or strides without the last `dropped` axes.
+// Returns sizes or strides without those of the last `dropped` axes.
 inline Dims leading(const Dims& dims, int dropped) {
   return core::sub_dims(dims, 0, dims.rank() - dropped);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// batch_dot: its checks, and then blocks of products for the workers of a context.
+// batch_dot: checks its arguments, then divides out into blocks for the workers of a context.
 #include <algorithm>
 #include <array>
 #include <string>
@@ -99,13 +99,14 @@ struct Blocks {
       while (rows > kLeastRows && count() < 4 * workers) rows /= 2;
       while (columns > kLeastColumns && count() < 2 * workers) columns /= 2;
     }
-    rows = core::divide_up(core::divide_up(N, down()), kernels::kTileRows) * kernels::kTileRows;
+    rows =
+        core::divide_up(core::divide_up(N, row_blocks()), kernels::kTileRows) * kernels::kTileRows;
     rows = std::min(rows, N);
     columns = std::min(columns, M);
   }
-  Index down() const { return core::divide_up(N, rows); }
-  Index across() const { return core::divide_up(M, columns); }
-  Index count() const { return batch * down() * across(); }
+  Index row_blocks() const { return core::divide_up(N, rows); }
+  Index column_blocks() const { return core::divide_up(M, columns); }
+  Index count() const { return batch * row_blocks() * column_blocks(); }
   Index blocks_per_task() const {
     const double work = static_cast<double>(rows) * static_cast<double>(columns) *
                         static_cast<double>(std::max<Index>(L, 1));
@@ -114,7 +115,7 @@ struct Blocks {
   }
 };
 
-// The three arrays, whose leading axes broadcast to those of the blocks.
+// The three arrays, each with the leading axes blocks.lead.
 template <class Stored>
 struct Operands {
   const Blocks& blocks;
@@ -124,10 +125,10 @@ struct Operands {
 
   // The product of one block. Blocks of the same columns are consecutive.
   MatrixProduct<Stored> block(Index index) const {
-    const Index n = index % blocks.down() * blocks.rows;
-    index /= blocks.down();
-    const Index m = index % blocks.across() * blocks.columns;
-    index /= blocks.across();
+    const Index n = index % blocks.row_blocks() * blocks.rows;
+    index /= blocks.row_blocks();
+    const Index m = index % blocks.column_blocks() * blocks.columns;
+    index /= blocks.column_blocks();
     MatrixProduct<Stored> p;
     p.rows = std::min(blocks.rows, blocks.N - n);
     p.inner = blocks.L;
@@ -139,8 +140,8 @@ struct Operands {
   }
 
  private:
-  // The matrix that starts at (row, column) of a batch entry's matrix. If a factor has no elements
-  // its pointer is not moved, because it may be null.
+  // The part that starts at (row, column) of a batch entry's matrix. For factors without elements
+  // (L = 0), whose pointers may be null, the part has a null pointer.
   template <class Element, class AnyView>
   Matrix<Element> part(const AnyView& view, Index entry, Index row, Index column) const {
     if (blocks.L == 0 && std::is_const_v<Element>) return {nullptr, 0, 0};
@@ -207,7 +208,7 @@ void checked_batch_dot(const ConstView& a, const ConstView& b, const View& out,
   const Dims lead = check_product(left, right, out);
   require_apart(kBatchDot, out, "a", a);
   require_apart(kBatchDot, out, "b", b);
-  require_own_places(kBatchDot, out);
+  require_distinct_elements(kBatchDot, out);
   if (out.element_count() == 0) return;
   visit_real(a.dtype(), [&]<class Stored>(Stored*) {
     run_batch_dot<Stored>(spread(left, lead), spread(right, lead), out, context);

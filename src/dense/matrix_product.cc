@@ -63,7 +63,7 @@ void copy_panels(const RowsOf<const T>& rows, Index length, Index columns, T* pa
   if (columns > whole * kPanel) copy_panel<T>(rows, length, columns, whole, panels);
 }
 
-// Packs a piece [length,columns] of b as panels, with zeros after its last column.
+// Packs a piece [length,columns] of b into panels, with zeros after the last column.
 template <class T, class Stored>
 void pack_piece(const Kernels<T>& by, const Matrix<const Stored>& b, Index length, Index columns,
                 T* panels) {

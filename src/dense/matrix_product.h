@@ -7,8 +7,8 @@
 #include "dense/product.h"
 #include "reference/matmul.h"
 
-// The products of reference/matmul.h on the tiles of attention, without threads or allocation. Sums
-// have the order of add_product, whatever the strides.
+// The products of reference/matmul.h, computed by the kernels of attention without threads or
+// allocation. Sums have the order of add_product() for any strides.
 namespace qkv::dense {
 
 using reference::Matrix;
@@ -32,7 +32,7 @@ class MatrixProduct {
   Matrix<const Stored> b{};
   Matrix<Stored> out{};
 
-  // The numbers of T that run() needs as scratch memory.
+  // The number of elements T of scratch memory that run() needs.
   Index scratch() const { return a_numbers() + b_numbers() + out_numbers(); }
   void run(const Kernels<T>& by, T* scratch, const core::StopPoint& stop) const;
 
@@ -43,10 +43,11 @@ class MatrixProduct {
   bool copies_b() const;
   bool copies_out() const { return kConverts || (out.col_stride != 1 && columns > 1); }
   Index inner_step() const;
+  // The elements of scratch memory for copies of a, b and out.
   Index a_numbers() const;
   Index b_numbers() const;
   Index out_numbers() const { return copies_out() ? rows * columns : 0; }
-  // The piece of a from channel l on, in the form that tiles read.
+  // The columns l .. l+length-1 of a, in place or copied to scratch, as rows that kernels can read.
   RowsOf<const T> a_piece(const Kernels<T>& by, Index l, Index length, T* scratch) const;
   void add_in_place(const Kernels<T>& by, const RowsOf<const T>& x, Index l, Index length,
                     const RowsOf<T>& y, const core::StopPoint& stop) const

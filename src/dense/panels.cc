@@ -66,8 +66,8 @@ struct Piece {
   Index columns = 0;
 };
 
-// Computes y_rn = sum_i x_ri w_in. Kernels of scores start sums from zero in registers, so y need
-// not be zeroed and read back.
+// Computes y_rn = sum_i x_ri w_in. The kernel `scores`, which runs whole panels, starts sums from
+// zero in registers, so y need not be zeroed and read back.
 template <class T>
 void multiply_piece(const Kernels<T>& by, const RowsOf<const T>& x, Index rows, const Piece<T>& w,
                     const RowsOf<T>& y, const core::StopPoint& stop) {

@@ -28,7 +28,8 @@ template <class T>
 void pack_panel(const Kernels<T>& by, const RowsOf<const T>& w, Index outputs, Index inputs,
                 Index panel, T* data);
 
-// Packs panel number `panel` of w [inputs,outputs], whose panels are pieces of its rows.
+// Packs panel number `panel` of a w that is stored as [inputs,outputs], so that the panel consists
+// of pieces of the stored rows.
 template <class T>
 void copy_panel(const RowsOf<const T>& w, Index inputs, Index outputs, Index panel, T* data);
 

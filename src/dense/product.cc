@@ -80,8 +80,8 @@ void for_each_panel(Index columns, const F& f) {
   }
 }
 
-// Computes the sum for one column of dy, row by row, with the multiply-adds of the target. Rows
-// whose dy is 0 are skipped.
+// Computes sums_i = sum_r dy_r x_ri for one column of dy, row by row, with the multiply-adds of the
+// target. Rows whose dy is 0 are skipped.
 template <class T>
 void sum_live_rows(const Kernels<T>& by, const RowsOf<const T>& dy, const RowsOf<const T>& x,
                    Index rows, Index width, T* sums) {
@@ -100,7 +100,7 @@ void sum_live_rows(const Kernels<T>& by, const RowsOf<const T>& dy, const RowsOf
 
 // True if rows of this stride map to few sets of the first-level cache, which has 64 sets of lines
 // of 64 bytes: rows at multiples of 512 bytes map to at most 8. A tile would wait for each of its
-// rows. Other rows are better read in place: copying took 3 to 8 % of the product (7,780 columns).
+// rows. Other rows are better read in place: copying them took 3 to 8 % of a product's time.
 template <class T>
 bool share_sets(Index stride) {
   constexpr Index kApart = 512 / sizeof(T);

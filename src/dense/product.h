@@ -13,7 +13,7 @@
 #include "kernels/gradient_kernels.h"
 #include "kernels/target.h"
 
-// Matrix products of the layers, on the tiles of attention, without threads or allocation. T is
+// Matrix products of the layers, by the kernels of attention, without threads or allocation. T is
 // float or double. A row's bits do not depend on the other rows of a call, nor on strides. On
 // targets with fused multiply-adds (all but SSE4) results are bit-identical to reference/product.h.
 namespace qkv::dense {
@@ -33,8 +33,8 @@ struct Kernels {
 template <class T>
 Kernels<T> kernels_of(std::optional<kernels::Target> target) noexcept;
 
-// Computes y_ro = sum_i x_ri w_io in the order of a score: x [rows,inner], w [inner,columns], y
-// [rows,columns].
+// Computes y_ro = sum_i x_ri w_io, summed in the order of a dot-product score: x [rows,inner], w
+// [inner,columns], y [rows,columns].
 template <class T>
 void product(const Kernels<T>& by, const RowsOf<const T>& x, Index rows, Index inner,
              const RowsOf<const T>& w, Index columns, const RowsOf<T>& y,
@@ -48,7 +48,7 @@ void add_product(const Kernels<T>& by, const RowsOf<const T>& x, Index rows, Ind
                  const RowsOf<const T>& w, Index columns, const RowsOf<T>& y,
                  const core::StopPoint& stop);
 
-// The rows of x whose products are summed from zero before they are added (core/order.h).
+// The number of rows of x whose products are summed from zero before that sum is added.
 using core::kGradientBlock;
 
 // Copies n <= kPanel contiguous numbers of each row to rows of n numbers without gaps.
@@ -63,7 +63,8 @@ void copy_rows(const RowsOf<const T>& from, Index rows, Index n, T* to) {
   for (Index r = 0; r < rows; ++r) std::copy_n(from.data + r * from.stride, n, to + r * n);
 }
 
-// The numbers of scratch memory that add_transposed_product or transposed_product_of_panels needs.
+// The number of elements of scratch memory that add_transposed_product or
+// transposed_product_of_panels needs.
 Index transposed_product_scratch(Index columns, Index width);
 // Computes to_oi += sum_r dy_ro x_ri over the rows r of one block, in ascending order from zero: dy
 // [rows,columns], x [rows,width], to [columns,width], at most kGradientBlock rows. If `finite` is
@@ -96,7 +97,7 @@ struct BlockRows {
 // The least number of columns for which transposed_product_of_panels pays off.
 inline constexpr Index kStripColumns = 24;
 // Computes to_oi += sum_r dy_ro x_ri as add_transposed_product does, for a finite x, panel by
-// panel. Without `adds` to_oi = 0 + the sum, and the earlier contents are not read.
+// panel. Without `adds`, to_oi = 0 + the sum, and the earlier contents are not read.
 template <class T>
 void transposed_product_of_panels(const Kernels<T>& by, RowsOf<const T> dy, Index columns,
                                   const BlockRows<T>& x, Index rows, Index width, bool adds,

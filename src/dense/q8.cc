@@ -23,8 +23,8 @@ constexpr Index kNumbers = BlockQ8::kNumbers;
 constexpr std::string_view kQuantize = "quantize_q8";
 constexpr std::string_view kDequantize = "dequantize_q8";
 
-// Checks an array of numbers and one of blocks: the last axis of `blocks` is a 32nd of that of
-// `numbers`.
+// Checks an array of numbers and one of blocks: the last axis of `blocks` must be a 32nd of the
+// last axis of `numbers`.
 void check(std::string_view function, const ConstView& numbers, const char* numbers_name,
            const ConstView& blocks, const char* blocks_name) {
   if (blocks.dtype() != DType::kQ8) {
@@ -49,14 +49,14 @@ void check(std::string_view function, const ConstView& numbers, const char* numb
   }
 }
 
-void check_places(std::string_view function, const View& to) {
+void check_distinct_elements(std::string_view function, const View& to) {
   if (!core::self_overlaps(to)) return;
   throw Error(function, "to",
               text("must not overlap itself, got ", describe(to), " with strides ",
                    to_string(to.strides())));
 }
 
-// Calls f(offset of the first number, offset of the block) for each block, in C order.
+// Calls f(offset of the block's first number, offset of the block) for each block, in C order.
 template <class F>
 void for_each_block(const ConstView& numbers, const ConstView& blocks, const core::StopPoint& stop,
                     const F& f) {
@@ -73,8 +73,8 @@ void for_each_block(const ConstView& numbers, const ConstView& blocks, const cor
                            });
 }
 
-// Quantises one block as ggml's quantize_row_q8_0_ref does. If the scale rounds to 0, all values
-// are 0; ggml's may then be undefined. Returns false if no block can hold the numbers.
+// Quantises one block as ggml's quantize_row_q8_0_ref does, but if the scale rounds to 0, all
+// values are 0, where ggml's may be undefined. Returns false if no block can hold the numbers.
 bool quantize(const float* x, BlockQ8& to) {
   float most = 0;
   bool finite = true;
@@ -107,12 +107,12 @@ void dense::quantize_q8(std::string_view function, const char* name, const Const
       numbers[n] = core::load<float>(x.dtype(), x.data(), from + n * x.stride(-1));
     }
     if (quantize(numbers, blocks[block])) return;
-    const auto* odd = std::find_if(std::begin(numbers), std::end(numbers), [](float number) {
+    const auto* refused = std::find_if(std::begin(numbers), std::end(numbers), [](float number) {
       return !(std::fabs(number) / 127.0F < 65520.0F);
     });
     throw Error(function, name,
-                text("must hold numbers between -65520 * 127 and 65520 * 127, got ", *odd, " in ",
-                     describe(x)));
+                text("must hold numbers between -65520 * 127 and 65520 * 127, got ", *refused,
+                     " in ", describe(x)));
   });
 }
 
@@ -126,7 +126,7 @@ void checked_quantize(const ConstView& x, const View& to, const core::StopPoint&
                 ErrorKind::kType);
   }
   check(kQuantize, x, "x", to, "to");
-  check_places(kQuantize, to);
+  check_distinct_elements(kQuantize, to);
   dense::quantize_q8(kQuantize, "x", x, stop, to);
 }
 
@@ -137,7 +137,7 @@ void checked_dequantize(const ConstView& x, const View& to, const core::StopPoin
     throw Error(kDequantize, "to", text("must be float32, got ", describe(to)), ErrorKind::kType);
   }
   check(kDequantize, to, "to", x, "x");
-  check_places(kDequantize, to);
+  check_distinct_elements(kDequantize, to);
   auto* numbers = to.as<float>();
   for_each_block(to, x, stop, [&](Index first, Index block) {
     for (Index n = 0; n < kNumbers; ++n) {

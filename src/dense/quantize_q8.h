@@ -11,7 +11,7 @@
 namespace qkv::dense {
 
 // Converts as qkv::quantize_q8 does, without checking the arguments. Throws Error, with `function`
-// and `name` in its text, for numbers that no block can hold, and Cancelled.
+// and `name` in the text, for numbers that no block can hold, and Cancelled if `stop` does.
 void quantize_q8(std::string_view function, const char* name, const ConstView& x,
                  const core::StopPoint& stop, const View& to);
 

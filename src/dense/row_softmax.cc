@@ -46,8 +46,8 @@ void store_zeros(Index begin, Index end, const SoftmaxRow<Stored>& row) {
   for (Index j = begin; j < end; ++j) row.out[j * row.out_stride] = Stored();
 }
 
-// Stores the results e_j / sum for begin <= j < end, where e[0] is the number of j = begin. The
-// array e may be overwritten.
+// Stores the results e_j / sum for begin <= j < end, where e[0] is e_j for j = begin. May
+// overwrite the array e.
 template <class T, class Stored>
 void put_quotients(const kernels::DotKernels<T>& by, T* e, T sum, Index begin, Index end,
                    const SoftmaxRow<Stored>& row) {
@@ -104,7 +104,7 @@ void RowSoftmax<Stored>::row(const SoftmaxRow<Stored>& row, T* scratch,
     chunk_sums(row, begin, end, sums, scratch, {});
     merge(total, sums, (end - begin + kKeyChunk - 1) / kKeyChunk);
   });
-  const Index kept = row.length <= kScratch ? row.length : 0;  // exponentials still in scratch
+  const Index kept = row.length <= kScratch ? row.length : 0;  // exponentials left in scratch
   for (Index j = 0; j < kept; j += kKeyChunk) {
     const Index end = std::min(kept, j + kKeyChunk);
     if (sums[j / kKeyChunk].max == total.max && total.sum != T(0)) {

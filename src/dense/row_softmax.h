@@ -43,16 +43,17 @@ class RowSoftmax {
   // The size, in numbers of T, of every `scratch` below.
   static constexpr Index kScratch = 4 * core::kKeyChunk;
 
-  // Computes rows of at most core::kKeyChunk numbers each, at most rows_together(count) of them.
+  // rows() computes n rows of at most core::kKeyChunk numbers each. For rows of at most `count`
+  // numbers, n may be at most rows_together(count).
   static Index rows_together(Index count);
   void rows(const SoftmaxRow<Stored>* rows, Index n, T* scratch) const;
 
   // Computes one row of any length.
   void row(const SoftmaxRow<Stored>& row, T* scratch, const core::StopPoint& stop) const;
 
-  // One row in parts, which start at multiples of core::kKeyChunk: chunk_sums() computes the sums
-  // of the chunks of [begin,end), starting at sums[0]; merge() merges them; put() writes the
-  // results [begin,end).
+  // The functions below compute one row in parts, which start at multiples of core::kKeyChunk:
+  // chunk_sums() computes the sums of the chunks of [begin,end), starting at sums[0]; merge()
+  // merges them; put() writes the results [begin,end).
   void chunk_sums(const SoftmaxRow<Stored>& row, Index begin, Index end, ExpSum<T>* sums,
                   T* scratch, const core::StopPoint& stop) const;
   void merge(ExpSum<T>& total, const ExpSum<T>* sums, Index chunks) const;

@@ -34,8 +34,8 @@ class Rows {
     }
     return data_ + offset;
   }
-  // True if tiles can read and write the rows in place: they are equally spaced, with contiguous
-  // channels.
+  // True if kernels can read and write the rows in place: the rows are evenly spaced, with
+  // contiguous channels.
   bool even() const noexcept { return even_; }
   // The rows from `first` on, if even().
   RowsOf<T> from(Index first) const noexcept { return {data_ + first * row_stride_, row_stride_}; }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// softmax and masked_softmax: their checks, and then rows for the workers of a context.
+// softmax and masked_softmax: check their arguments, then divide rows among a context's workers.
 #include "reference/softmax.h"
 
 #include <algorithm>
@@ -196,7 +196,8 @@ void softmax_of_rows(const RowSoftmax<Stored>& softmax, const RowsOfCall<Stored>
 }
 
 // Computes few long rows, each in parts: first the sums of all parts, merged in order, then the
-// results. One run computes both, since waking workers takes as long as thousands of numbers do.
+// results. One call of for_each_task() does both, since waking the workers twice would cost as much
+// time as thousands of numbers.
 template <class Stored>
 class SoftmaxOfParts {
  public:
@@ -305,7 +306,7 @@ void softmax_of(std::string_view function, const ConstView& x, const ConstView& 
                 const View& out, Context& context) {
   require_apart(function, out, "x", x);
   if (lengths.given()) require_apart(function, out, "lengths", lengths);
-  require_own_places(function, out);
+  require_distinct_elements(function, out);
   if (x.element_count() == 0) return;
   visit_real(x.dtype(), [&]<class Stored>(Stored*) {
     run_softmax<Stored>(function, x, lengths, out, context);

@@ -62,8 +62,8 @@ std::optional<kernels::Target> dense::target_in_use(std::string_view function) {
   if (asked.empty() && !kernels::supported_targets().empty()) {
     return kernels::supported_targets().front();
   }
-  // Other targets are not looked at: finding out about AMX changes the process (see
-  // kernels::amx_is_permitted).
+  // Only the target that is asked for is tested: a test for AMX changes the process (see
+  // kernels::amx_is_permitted()).
   for (const kernels::Target target : kernels::kTargets) {
     if (asked == kernels::name_of(target) && kernels::is_supported(target)) return target;
   }
@@ -95,7 +95,7 @@ std::optional<kernels::Target> dense::target_of_call(const Context& context,
 }
 
 void dense::fail_unknown_path(std::string_view function, std::string_view forced) {
-  // Paths of targets differ in the target alone: "dot/ or additive/ with amx, ...".
+  // Lists paths with a target as "dot/ or additive/ with amx, ...": both have all targets.
   std::string products, targets, others;
   for (const Path& path : kPaths) {
     const std::size_t slash = path.name.find('/');

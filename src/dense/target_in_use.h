@@ -17,12 +17,13 @@ namespace qkv::dense {
 // Throws Error of `function` if it names neither a target of this CPU nor "reference".
 std::optional<kernels::Target> target_in_use(std::string_view function);
 
-// Returns null, or, if calls cannot use the target, what it does not support: "this CPU" or the
-// target that QKV_TARGET names.
+// Returns null, or, if calls cannot use `target`, what `target` does not support: "this CPU" or
+// "the target that QKV_TARGET names".
 const char* unsupported(kernels::Target target);
 
-// Returns the target for a call of `function` other than attention(): the target in use, or that of
-// the path that the context forces. Throws Error for a path or a target that is not available.
+// Returns the target for a call of `function` other than attention(): the target in use, or the
+// target of the path that the context forces. Throws Error for a path or a target that is not
+// available.
 std::optional<kernels::Target> target_of_call(const Context& context, std::string_view function);
 
 template <class T>

@@ -45,7 +45,7 @@ void CapturedGradients::start(const Pairs& pairs) {
     Dims begin = shape;
     Dims size = shape;
     for (int axis = 0; axis < shape.rank(); ++axis) {
-      // The range of the indices at which steps read the array, kept within the axis.
+      // The range of the indices at which steps read the array, as far as it is within the axis.
       std::int64_t low = shape[axis];
       std::int64_t high = -1;
       for (const Ranges& ranges : ranges_) {
@@ -74,7 +74,8 @@ void CapturedGradients::add(InstanceTarget target, const RowPlace& place, Index 
 template <class T>
 void CapturedGradients::add_piece(InstanceTarget target, const RowPlace& place, Index n,
                                   const T* scores, const T* ds) {
-  // The scores before each mod but the first, the gradients, and a function's scores and slopes.
+  // Parts of kPiece numbers: the scores before each mod except the first; gradients; and the scores
+  // and slopes of a mod that is not an expression.
   thread_local std::vector<T> memory;
   memory.resize((mods_.size() + 2) * static_cast<std::size_t>(kPiece));
   const auto part = [&](std::size_t number) { return memory.data() + number * kPiece; };

@@ -22,17 +22,17 @@ class CapturedGradients {
   CapturedGradients(std::span<const ScoreMod> mods, std::span<const core::CapturedTarget> targets);
 
   bool given() const noexcept { return !sums_.empty(); }
-  // Begins with sums of 0: for all elements, or those that some pairs can read.
+  // Sets the sums of all elements, or of those that some of `pairs` can read, to 0.
   void start();
   void start(const Pairs& pairs);
-  // Adds the gradients of n pairs, a query's keys from `place` on. `scores` are those before the
-  // first mod, `ds` the gradients of the scores after the last mod, 0 for masked pairs.
+  // Adds the gradients of n pairs: a query with n keys, from `place` on. `scores` are the scores
+  // before the first mod, `ds` the gradients of the scores after the last mod, 0 for masked pairs.
   template <class T>
   void add(detail::InstanceTarget target, const RowPlace& place, Index n, const T* scores,
            const T* ds);
   // Adds the sums to `all`, which has sums of all elements.
   void add_to(CapturedGradients& all) const;
-  // Writes the sums of all elements to the buffers of the targets, or adds them.
+  // Writes the sums of all elements to the targets' buffers, or adds them to what is there.
   void deliver(std::span<const core::CapturedTarget> targets, const core::StopPoint& stop) const;
 
  private:

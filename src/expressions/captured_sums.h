@@ -37,7 +37,7 @@ class CapturedSums {
     for (int axis = 0; axis < begin.rank(); ++axis) begin[axis] = 0;
     start(begin, array_->view.shape());
   }
-  // Adds the sums to those of a box that contains this one.
+  // Adds the sums to `other`, whose box must contain this one.
   void add_to(CapturedSums& other) const {
     const int rank = size_.rank();
     const Index width = rank == 0 ? 1 : size_[rank - 1];

@@ -19,11 +19,11 @@
 #include "expressions/places.h"
 #include "expressions/program.h"
 
-// Evaluates programs for rows of pairs, step by step, each over a piece of the row. The functions
-// are inlined into instances, each of which is compiled for a CPU target.
+// Evaluates programs for rows of pairs: each step in turn, for all keys of a piece of the row.
+// These functions are inlined into instances, each of which is compiled for a CPU target.
 namespace qkv::expressions {
 
-// The keys of a piece.
+// The most keys of a piece.
 inline constexpr Index kPiece = 512;
 
 // The value of a step: an array with a value for each key of a piece, one value for the row, or a
@@ -67,8 +67,8 @@ class Evaluation {
         integers_(program.steps().size() * kStride) {}
 
   // Evaluates all steps for `count` keys from `place` on, at most kPiece, whose scores are s (null
-  // for a mask). The last step may store its numbers to `result`, which may be s if there is no
-  // go_back() after it.
+  // for a mask). If `result` is not null, the last step may store its numbers there; it may be s if
+  // no go_back() follows.
   QKV_INLINED void run(const RowPlace& place, Index count, const T* s, T* result) {
     result_ = result;
     for (std::size_t n = 0; n < values_.size(); ++n) evaluate(n, place, count, s);
@@ -79,9 +79,9 @@ class Evaluation {
     return has_array(n) ? values_[n].integers[c] : linear(n)[c];
   }
 
-  // After run(), the functions begin_back(), go_back(), then score_gradients() and add_captured()
-  // compute gradients from `result_gradients`, those of the result, which must stay until then: of
-  // the scores if `of_scores` is true, of captured numbers if `of_captured` is.
+  // After run(), begin_back() and then go_back() compute gradients: of the scores if `of_scores`,
+  // of captured numbers if `of_captured`. The gradients of the result, `result_gradients`, must not
+  // change before score_gradients() and add_captured() have been called.
   void begin_back(const T* result_gradients, bool of_scores, bool of_captured) {
     of_scores_ = of_scores;
     of_captured_ = of_captured;
@@ -94,7 +94,7 @@ class Evaluation {
       if (gradient_[n] != nullptr) go_back(n, count);
     }
   }
-  // Null if the result does not depend on the scores.
+  // The gradients of the scores; null if the result does not depend on the scores.
   const T* score_gradients() const {
     for (std::size_t n = 0; n < values_.size(); ++n) {
       if (step(n).operation == Operation::kScore) return gradient_[n];
@@ -140,7 +140,7 @@ class Evaluation {
       has_array(n) ? f(PerKey<V>{x.integers}) : f(linear(n));
     }
   }
-  // Stores f(c) as the value of step n.
+  // Stores f(c), or f(0) if there is no array of values, as the value of step n.
   template <class F>
   QKV_INLINED void put(std::size_t n, Index count, const F& f) {
     // Integers of 32 bits that grow with the key are fastest with a counter of their size.
@@ -168,28 +168,29 @@ class Evaluation {
       for (std::int32_t c = 0; c < keys; ++c) values[c] = f(c);
     }
   }
+  // Stores f of the operand or operands, which have type V, as the value of step n.
   template <class V, class F>
-  QKV_INLINED void of_one(std::size_t n, Index count, const F& f) {
+  QKV_INLINED void unary(std::size_t n, Index count, const F& f) {
     with<V>(operand(step(n), 0),
             [&](const auto& a) { put(n, count, [&](Index c) { return f(a[c]); }); });
   }
   template <class V, class F>
-  QKV_INLINED void of_two(std::size_t n, Index count, const F& f) {
+  QKV_INLINED void binary(std::size_t n, Index count, const F& f) {
     with<V>(operand(step(n), 0), [&](const auto& a) {
       with<V>(operand(step(n), 1),
               [&](const auto& b) { put(n, count, [&](Index c) { return f(a[c], b[c]); }); });
     });
   }
-  // An operation on numbers or integers.
+  // The operands may be numbers or integers.
   template <class F>
-  QKV_INLINED void of_one_of_either(std::size_t n, Index count, const F& f) {
-    if (step(n).operands_type == Type::kNumber) return of_one<T>(n, count, f);
-    of_one<std::int32_t>(n, count, f);
+  QKV_INLINED void unary_of_either(std::size_t n, Index count, const F& f) {
+    if (step(n).operands_type == Type::kNumber) return unary<T>(n, count, f);
+    unary<std::int32_t>(n, count, f);
   }
   template <class F>
-  QKV_INLINED void of_two_of_either(std::size_t n, Index count, const F& f) {
-    if (step(n).operands_type == Type::kNumber) return of_two<T>(n, count, f);
-    of_two<std::int32_t>(n, count, f);
+  QKV_INLINED void binary_of_either(std::size_t n, Index count, const F& f) {
+    if (step(n).operands_type == Type::kNumber) return binary<T>(n, count, f);
+    binary<std::int32_t>(n, count, f);
   }
   template <class V>
   QKV_INLINED void choose(std::size_t n, Index count) {
@@ -208,8 +209,8 @@ class Evaluation {
     if (step(n).type != Type::kInteger || step(divisor).per_key) return 0;
     return values_[divisor].integer;
   }
-  // Divides integers by a positive one, rounded down, or takes the remainder: loops that vectorise,
-  // as division of integers does not.
+  // Divides integers by a positive integer, rounded down, or computes remainders, in loops that
+  // vectorise, unlike division of integers.
   QKV_INLINED void divide_by(std::size_t n, Index count, std::int32_t by) {
     const bool is_quotient = step(n).operation == Operation::kDivide;
     with<std::int32_t>(operand(step(n), 0), [&](const auto& a) {
@@ -219,8 +220,8 @@ class Evaluation {
                     : put(n, count, [&](Index c) { return a[c] & (by - 1); });
         return;
       }
-      // A quotient of 32-bit integers that is not an integer differs from the nearest one by more
-      // than its rounding error in float64.
+      // A quotient of 32-bit integers that is not an integer differs from the nearest integer by
+      // more than its rounding error in float64.
       const double divisor = by;
       const auto rounded_down = [&](std::int32_t x) {
         const auto truncated = static_cast<std::int32_t>(static_cast<double>(x) / divisor);
@@ -258,64 +259,64 @@ class Evaluation {
       case Operation::kElement:
         return load(n, count);
       case Operation::kAdd:
-        return of_two_of_either(n, count, [](auto a, auto b) { return add(a, b); });
+        return binary_of_either(n, count, [](auto a, auto b) { return add(a, b); });
       case Operation::kSubtract:
-        return of_two_of_either(n, count, [](auto a, auto b) { return subtract(a, b); });
+        return binary_of_either(n, count, [](auto a, auto b) { return subtract(a, b); });
       case Operation::kMultiply:
-        return of_two_of_either(n, count, [](auto a, auto b) { return multiply(a, b); });
+        return binary_of_either(n, count, [](auto a, auto b) { return multiply(a, b); });
       case Operation::kDivide:
         if (const std::int32_t by = row_divisor(n); by > 0) return divide_by(n, count, by);
-        return of_two_of_either(n, count, [](auto a, auto b) { return divide(a, b); });
+        return binary_of_either(n, count, [](auto a, auto b) { return divide(a, b); });
       case Operation::kModulo:
         if (const std::int32_t by = row_divisor(n); by > 0) return divide_by(n, count, by);
-        return of_two_of_either(n, count, [](auto a, auto b) { return modulo(a, b); });
+        return binary_of_either(n, count, [](auto a, auto b) { return modulo(a, b); });
       case Operation::kMin:
-        return of_two_of_either(n, count, [](auto a, auto b) { return b < a ? b : a; });
+        return binary_of_either(n, count, [](auto a, auto b) { return b < a ? b : a; });
       case Operation::kMax:
-        return of_two_of_either(n, count, [](auto a, auto b) { return a < b ? b : a; });
+        return binary_of_either(n, count, [](auto a, auto b) { return a < b ? b : a; });
       case Operation::kLess:
-        return of_two_of_either(n, count, [&](auto a, auto b) { return truth(a < b); });
+        return binary_of_either(n, count, [&](auto a, auto b) { return truth(a < b); });
       case Operation::kLessEqual:
-        return of_two_of_either(n, count, [&](auto a, auto b) { return truth(a <= b); });
+        return binary_of_either(n, count, [&](auto a, auto b) { return truth(a <= b); });
       case Operation::kEqual:
-        return of_two_of_either(n, count, [&](auto a, auto b) { return truth(a == b); });
+        return binary_of_either(n, count, [&](auto a, auto b) { return truth(a == b); });
       case Operation::kNotEqual:
-        return of_two_of_either(n, count, [&](auto a, auto b) { return truth(a != b); });
+        return binary_of_either(n, count, [&](auto a, auto b) { return truth(a != b); });
       case Operation::kAnd:
-        return of_two<std::int32_t>(n, count, [](auto a, auto b) { return a & b; });
+        return binary<std::int32_t>(n, count, [](auto a, auto b) { return a & b; });
       case Operation::kOr:
-        return of_two<std::int32_t>(n, count, [](auto a, auto b) { return a | b; });
+        return binary<std::int32_t>(n, count, [](auto a, auto b) { return a | b; });
       case Operation::kNot:
-        return of_one<std::int32_t>(n, count, [](auto a) { return a ^ 1; });
+        return unary<std::int32_t>(n, count, [](auto a) { return a ^ 1; });
       case Operation::kWhere:
         return x.type == Type::kNumber ? choose<T>(n, count) : choose<std::int32_t>(n, count);
       case Operation::kNegate:
-        return of_one_of_either(n, count, [](auto a) { return negated(a); });
+        return unary_of_either(n, count, [](auto a) { return negated(a); });
       case Operation::kAbs:
-        return of_one_of_either(n, count, [](auto a) { return absolute(a); });
+        return unary_of_either(n, count, [](auto a) { return absolute(a); });
       case Operation::kExp:
-        return of_one<T>(n, count, [](T a) { return core::portable_exp(a); });
+        return unary<T>(n, count, [](T a) { return core::portable_exp(a); });
       case Operation::kLog:
-        return of_one<T>(n, count, [](T a) { return core::portable_log(a); });
+        return unary<T>(n, count, [](T a) { return core::portable_log(a); });
       case Operation::kSqrt:
-        return of_one<T>(n, count, [](T a) { return std::sqrt(a); });
+        return unary<T>(n, count, [](T a) { return std::sqrt(a); });
       case Operation::kTanh:
-        return of_one<T>(n, count, [](T a) { return tanh_of(a); });
+        return unary<T>(n, count, [](T a) { return tanh_of(a); });
       case Operation::kSin:
-        return of_one<T>(n, count,
-                         [](T a) { return static_cast<T>(core::portable_sin_cos(a).sin); });
+        return unary<T>(n, count,
+                        [](T a) { return static_cast<T>(core::portable_sin_cos(a).sin); });
       case Operation::kCos:
-        return of_one<T>(n, count,
-                         [](T a) { return static_cast<T>(core::portable_sin_cos(a).cos); });
+        return unary<T>(n, count,
+                        [](T a) { return static_cast<T>(core::portable_sin_cos(a).cos); });
       case Operation::kFloor:
-        return of_one<T>(n, count, [](T a) { return std::floor(a); });
+        return unary<T>(n, count, [](T a) { return std::floor(a); });
       case Operation::kToNumber:
-        return of_one<std::int32_t>(n, count, [](auto a) { return static_cast<T>(a); });
+        return unary<std::int32_t>(n, count, [](auto a) { return static_cast<T>(a); });
       case Operation::kToInteger:
         if (x.operands_type != Type::kNumber) {
-          return of_one<std::int32_t>(n, count, [](auto a) { return a; });
+          return unary<std::int32_t>(n, count, [](auto a) { return a; });
         }
-        return of_one<T>(n, count, [](T a) { return integer_of(a); });
+        return unary<T>(n, count, [](T a) { return integer_of(a); });
     }
   }
 
@@ -324,19 +325,19 @@ class Evaluation {
     std::int32_t size;
     Index stride;
   };
-  // Computes where the elements of step n lie in an array whose indices start at `begin` of each
-  // axis. Indices are kept within the array.
+  // Computes the offsets of the elements that step n reads, in an array whose indices on each axis
+  // are begin .. begin+size-1. Other indices are clamped to these.
   template <class Offset, class AxisOf>
   QKV_INLINED void find_offsets(std::size_t n, Index count, Offset* offsets,
                                 const AxisOf& axis_of) const {
-    const Index places = step(n).per_key ? count : 1;
-    std::fill_n(offsets, places, Offset{0});
+    const Index elements = step(n).per_key ? count : 1;
+    std::fill_n(offsets, elements, Offset{0});
     for (int axis = 0; axis < step(n).array->view.rank(); ++axis) {
       const Axis of = axis_of(axis);
       with<std::int32_t>(operand(step(n), axis), [&](const auto& index) {
         const auto stride = static_cast<Offset>(of.stride);
         QKV_PLAIN_LOOP
-        for (Index c = 0; c < places; ++c) {
+        for (Index c = 0; c < elements; ++c) {
           const std::int32_t at = index[c] < of.begin ? 0 : index[c] - of.begin;
           offsets[c] += stride * (at < of.size ? at : of.size - 1);
         }
@@ -344,13 +345,13 @@ class Evaluation {
     }
   }
 
-  // The element of the first key, and the distance to that of the next key.
+  // The offset of the first key's element, and the distance from each key's element to the next.
   struct Line {
     Index first = 0;
     Index stride = 0;
   };
-  // Finds the line on which the elements of step n lie, if their indices are linear in the key and
-  // lie within the array.
+  // Finds the line on which the elements of step n lie. Returns false unless all indices are linear
+  // in the key and within the array.
   template <class AxisOf>
   bool find_line(std::size_t n, Index count, Line& line, const AxisOf& axis_of) const {
     for (int axis = 0; axis < step(n).array->view.rank(); ++axis) {
@@ -368,7 +369,7 @@ class Evaluation {
   }
 
   // Loads elements of a captured array. Indices were checked before the call (indices.h), and are
-  // kept within the array in case captured indices have changed since.
+  // clamped to the array in case captured indices have changed since.
   QKV_INLINED void load(std::size_t n, Index count) {
     const Step& x = step(n);
     const ConstView& view = x.array->view;
@@ -392,7 +393,7 @@ class Evaluation {
         const auto size = static_cast<std::int32_t>(view.size(axis));
         const auto stride = static_cast<std::int32_t>(view.stride(axis));
         return with<std::int32_t>(operand(x, axis), [&](const auto& index) {
-          put(n, count, [&](Index c) { return line_begin[stride * kept(index[c], size)]; });
+          put(n, count, [&](Index c) { return line_begin[stride * clamped(index[c], size)]; });
         });
       }
       if (has_short_offsets(view)) {
@@ -412,29 +413,29 @@ class Evaluation {
     find_offsets(n, count, offsets, axis_of);
     convert(n, count, [&](Index c) { return offsets[c]; });
   }
-  // An index, kept within an axis.
-  QKV_INLINED static std::int32_t kept(std::int32_t index, std::int32_t size) {
+  // An index, clamped to an axis.
+  QKV_INLINED static std::int32_t clamped(std::int32_t index, std::int32_t size) {
     const std::int32_t at = index < 0 ? 0 : index;
     return at < size ? at : size - 1;
   }
   // The only axis whose index differs from key to key; -1 if there are several, or none.
   int only_axis(std::size_t n) const {
     int axis = -1;
-    for (int one = 0; one < step(n).array->view.rank(); ++one) {
-      if (!step(operand(step(n), one)).per_key) continue;
+    for (int other = 0; other < step(n).array->view.rank(); ++other) {
+      if (!step(operand(step(n), other)).per_key) continue;
       if (axis >= 0) return -1;
-      axis = one;
+      axis = other;
     }
     return axis;
   }
-  // The offset of a row's indices on all axes except `but`.
+  // The part of an element's offset that all keys share: that of all axes except `but`.
   Index row_offset(std::size_t n, int but) const {
     const ConstView& view = step(n).array->view;
     Index offset = 0;
     for (int axis = 0; axis < view.rank(); ++axis) {
       if (axis == but) continue;
       const std::int32_t index = values_[operand(step(n), axis)].integer;
-      offset += view.stride(axis) * kept(index, static_cast<std::int32_t>(view.size(axis)));
+      offset += view.stride(axis) * clamped(index, static_cast<std::int32_t>(view.size(axis)));
     }
     return offset;
   }
@@ -446,14 +447,14 @@ class Evaluation {
     }
     return reach < Index{1} << 31;
   }
-  // Loads the elements at `offset_of` each key, of any type.
+  // Loads the elements at offset_of(c), of any type.
   template <class F>
   QKV_INLINED void convert(std::size_t n, Index count, const F& offset_of) {
     const ConstView& view = step(n).array->view;
     core::visit_dtype(view.dtype(), [&]<class Stored>(Stored*) {
       const Stored* const from = static_cast<const Stored*>(view.data());
       if constexpr (std::is_same_v<Stored, bool>) {
-        // A mask may hold any bytes.
+        // An array of bool may hold bytes other than 0 and 1.
         const auto* bytes = static_cast<const std::uint8_t*>(view.data());
         put(n, count, [&](Index c) { return std::int32_t{bytes[offset_of(c)] != 0}; });
       } else if constexpr (std::is_integral_v<Stored>) {
@@ -466,8 +467,9 @@ class Evaluation {
 
   // ---- derivatives ----------------------------------------------------------------------------
 
-  // Adds the gradients of the elements that step n reads to `to`, in order of keys. An element
-  // that all keys read gets the sum of eight partial sums, by the key's place in the piece mod 8.
+  // Adds the gradients of the elements that step n reads to `to`, in order of keys. If all keys
+  // read one element, key c of the piece goes to partial sum c mod 8, and the eight sums are then
+  // added.
   void scatter(std::size_t n, Index count, CapturedSums& to) {
     const T* const own = gradient_[n];
     const auto axis_of = [&](int axis) {
@@ -475,7 +477,7 @@ class Evaluation {
                   static_cast<std::int32_t>(to.size(axis)), to.stride(axis)};
     };
     double* const sums = to.sums();
-    // Adding 0 changes no sum.
+    // Along a line, gradients of 0 are added, too: they change no sum.
     if (Line line; step(n).per_key && find_line(n, count, line, axis_of)) {
       double* const at = sums + line.first;
       if (line.stride == 1) {
@@ -519,9 +521,9 @@ class Evaluation {
                         ((parts[2] + parts[6]) + (parts[3] + parts[7]));
   }
 
-  // Adds own[c] * f(c) to the gradient of operand k of step n; the first such term becomes the
-  // gradient. An own[c] of 0, as on the side of a condition that is not taken, adds nothing,
-  // whatever f(c) is.
+  // Adds own[c] * f(c), where `own` is the gradient of step n, to the gradient of its operand k;
+  // the first such term becomes the gradient. An own[c] of 0, as on the side of a condition that is
+  // not taken, adds nothing, whatever f(c) is.
   template <class F>
   QKV_INLINED void add_to(std::size_t n, int k, Index count, const F& f) {
     const std::size_t to = operand(step(n), k);
@@ -540,7 +542,7 @@ class Evaluation {
     QKV_PLAIN_LOOP
     for (std::int32_t c = 0; c < keys; ++c) sums[c] = before[c] + part(c);
   }
-  // Adds the gradient of step n to that of operand k.
+  // Adds the gradient of step n to the gradient of its operand k.
   QKV_INLINED void pass_to(std::size_t n, int k, Index count) {
     const std::size_t to = operand(step(n), k);
     if (has_gradient(to) && gradient_[to] == nullptr) {
@@ -549,7 +551,7 @@ class Evaluation {
       add_to(n, k, count, [](Index) { return T(1); });
     }
   }
-  // Calls f(a, b) with the numbers of a step's operands.
+  // Calls f(a, b) with the numbers of a step's two operands, or f(a, a) if there is one.
   template <class F>
   QKV_INLINED void with_numbers(std::size_t n, const F& f) {
     with<T>(operand(step(n), 0), [&](const auto& a) {
@@ -559,7 +561,7 @@ class Evaluation {
   }
 
   QKV_INLINED void go_back(std::size_t n, Index count) {
-    const auto is_second = [&](auto chooses_second) {
+    const auto pass_to_chosen = [&](auto chooses_second) {
       with_numbers(n, [&](const auto& a, const auto& b) {
         add_to(n, 0, count, [&](Index c) { return chooses_second(a[c], b[c]) ? T(0) : T(1); });
         add_to(n, 1, count, [&](Index c) { return chooses_second(a[c], b[c]) ? T(1) : T(0); });
@@ -590,9 +592,9 @@ class Evaluation {
           add_to(n, 1, count, [&](Index c) { return -std::floor(a[c] / b[c]); });
         });
       case Operation::kMin:
-        return is_second([](T a, T b) { return b < a; });
+        return pass_to_chosen([](T a, T b) { return b < a; });
       case Operation::kMax:
-        return is_second([](T a, T b) { return a < b; });
+        return pass_to_chosen([](T a, T b) { return a < b; });
       case Operation::kWhere:
         return with<std::int32_t>(operand(step(n), 0), [&](const auto& condition) {
           add_to(n, 1, count, [&](Index c) { return condition[c] != 0 ? T(1) : T(0); });
@@ -659,13 +661,14 @@ class Evaluation {
   std::vector<std::int32_t> integers_;
   T* result_ = nullptr;
   std::vector<T> gradients_;
-  // The gradient of each step, which may be that of another one; null if none has reached it.
+  // The gradient of each step, which may be an array of another step; null if it has none.
   std::vector<const T*> gradient_;
   bool of_scores_ = false;    // scores have gradients
   bool of_captured_ = false;  // captured numbers have gradients
 };
 
-// This thread's arrays for the programs that it evaluated last.
+// Returns this thread's evaluation of a program. Each thread keeps those of the last kMost programs
+// that were new to it, so that their arrays are not allocated again.
 template <class T>
 Evaluation<T>& evaluation_of(const Program& program) {
   struct Known {
@@ -674,8 +677,8 @@ Evaluation<T>& evaluation_of(const Program& program) {
   };
   constexpr std::size_t kMost = 8;
   thread_local std::vector<Known> known;
-  for (Known& one : known) {
-    if (one.id == program.id()) return *one.evaluation;
+  for (Known& x : known) {
+    if (x.id == program.id()) return *x.evaluation;
   }
   if (known.size() == kMost) known.erase(known.begin());
   return *known.emplace_back(program.id(), std::make_unique<Evaluation<T>>(program)).evaluation;

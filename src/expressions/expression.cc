@@ -55,7 +55,7 @@ Expression constant_of(Type type, double value) {
       ExpressionNode{Operation::kConstant, type, {}, value, nullptr, 1}));
 }
 
-// The operand, converted to a type that is not lower.
+// The operand, converted to a type that is not lower, in the order truth value, integer, number.
 Node converted(const Expression& x, Type to) {
   if (x.type() == to) return x.shared_node();
   if (x.node().operation == Operation::kConstant) {
@@ -65,7 +65,7 @@ Node converted(const Expression& x, Type to) {
   return make(by, to, {x.shared_node()}).shared_node();
 }
 
-// An operation on two operands of the higher of their types, at least `least`.
+// An operation on two operands that are converted to the higher of their types, at least `least`.
 Expression both(Operation operation, const Expression& a, const Expression& b,
                 Type least = Type::kInteger) {
   const Type type = std::max({a.type(), b.type(), least});
@@ -204,8 +204,9 @@ std::string constant_text(const ExpressionNode& node) {
   return written;
 }
 
-// Writes an expression in Python's notation. Parts beyond the limits become "...": a shared part is
-// written each time it is used, and each level of nesting takes memory of the stack.
+// Writes an expression in Python's notation. Parts beyond the limits become "...". Limits are
+// needed because a shared part is written each time it is used, and each level of nesting takes
+// stack memory.
 class Writer {
  public:
   std::string text{};
@@ -218,8 +219,8 @@ class Writer {
     const auto [sign, binding] = spelling_of(node);
     if (node.operation == Operation::kConstant) {
       const std::string written = constant_text(node);
-      const bool is_sum = written.starts_with('-') && outer > kSumBinds;
-      text += is_sum ? "(" + written + ")" : written;
+      const bool in_brackets = written.starts_with('-') && outer > kSumBinds;
+      text += in_brackets ? "(" + written + ")" : written;
     } else if (node.operation == Operation::kElement) {
       text += node.array->name + "[";
       write_list(node, level);
@@ -248,7 +249,7 @@ class Writer {
       return write(*node.operands[0], binding, level + 1);
     }
     // A right operand that binds as tightly as its operation is in brackets: a - (b - c). So is a
-    // left operand of a comparison, which Python would chain: (i < j) == k.
+    // comparison as the left operand of a comparison, which Python would chain: (i < j) == k.
     write(*node.operands[0], binding == kComparisonBinds ? binding + 1 : binding, level + 1);
     text += sign;
     write(*node.operands[1], binding + 1, level + 1);

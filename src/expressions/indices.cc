@@ -15,9 +15,9 @@ namespace {
 
 using core::text;
 
-// A value that must lie in a range: an index of an array, or a divisor, which must not be 0.
+// A condition on a value: an index must lie within an axis, or a divisor must not be 0.
 struct Demand {
-  int step = 0;     // that computes the value
+  int step = 0;     // the step that computes the value
   int user = 0;     // the step that reads the element or divides
   int axis = 0;     // of the array
   Index size = -1;  // of the axis; -1 for a divisor
@@ -59,15 +59,15 @@ std::vector<Demand> demands_of(const Program& program, const Ranges& ranges) {
                    ", which has ", demand.size, " elements, at ", place));
 }
 
-// Scores are not known before the call.
+// Throws Error if the value depends on the score, which is not known before the call.
 void refuse_score(std::string_view function, std::string_view argument, const Program& program,
                   const Demand& demand) {
   const auto& steps = program.steps();
   if (!steps[static_cast<std::size_t>(demand.step)].of_score) return;
   if (demand.size < 0) {
     throw Error(function, argument,
-                "divides an integer by one that depends on the score and may be 0; exclude 0 with "
-                "max or where");
+                "divides an integer by another that depends on the score and may be 0; exclude 0 "
+                "with max or where");
   }
   throw Error(
       function, argument,
@@ -76,13 +76,13 @@ void refuse_score(std::string_view function, std::string_view argument, const Pr
            ", which has ", demand.size, " elements; limit it with min and max"));
 }
 
-// Computes the demanded values of all pairs. T: the type in which the call computes them.
+// Throws Error if the demands are not met by all pairs. T: the type in which the call computes.
 template <class T>
 void check_pairs(std::string_view function, std::string_view argument, const Program& program,
                  const Pairs& pairs, const core::Problem* p, const std::vector<Demand>& demands) {
   Evaluation<T> evaluation(program);
   const std::vector<T> scores(static_cast<std::size_t>(kPiece));
-  const auto place = [](Index n) { return static_cast<std::int32_t>(n); };
+  const auto narrow = [](Index n) { return static_cast<std::int32_t>(n); };
   for (Index b = 0; b < pairs.B; ++b) {
     const core::Sequence s =
         p != nullptr ? p->sequence(b) : core::Sequence{0, 0, pairs.Tq, pairs.Tk};
@@ -94,14 +94,14 @@ void check_pairs(std::string_view function, std::string_view argument, const Pro
         if (p != nullptr) p->stop();
         for (Index j = 0; j < s.Tk; j += kPiece) {
           const Index count = std::min(kPiece, s.Tk - j);
-          const At at{place(b), place(h), place(pairs.i + i), place(pairs.j + j)};
+          const At at{narrow(b), narrow(h), narrow(pairs.i + i), narrow(pairs.j + j)};
           evaluation.run({at, lengths}, count, scores.data(), nullptr);
           for (const Demand& demand : demands) {
             const auto step = static_cast<std::size_t>(demand.step);
             for (Index c = 0; c < (program.steps()[step].per_key ? count : 1); ++c) {
               const std::int64_t value = evaluation.integer(step, c);
               if (demand.is_met_by(value)) continue;
-              fail(function, argument, program, demand, value, detail::shifted(at, 0, place(c)));
+              fail(function, argument, program, demand, value, detail::shifted(at, 0, narrow(c)));
             }
           }
         }

@@ -12,8 +12,8 @@ namespace qkv::expressions {
 
 // Throws Error of `function` about `argument` if, for any pair, masked or not, an index of a
 // captured array lies outside the array or an integer is divided by 0. Interval arithmetic proves
-// most indices and divisors valid; the others are evaluated, with scores of 0, for all pairs: those
-// of `p` if it is given, else `pairs`, which then begin at b = h = i = j = 0.
+// most indices and divisors valid. The others are evaluated, with scores of 0, for all pairs of
+// `p`, or, if p is null, for `pairs`, which must then begin at b = h = i = j = 0.
 void check_indices(std::string_view function, std::string_view argument, const Program& program,
                    const Pairs& pairs, const core::Problem* p);
 

@@ -16,7 +16,7 @@ struct Instance {
   void (*go_back)(Evaluation<T>& evaluation, Index count);
 };
 
-// The best instance whose target is at most `target`.
+// The instance for a target; on CPUs other than x86-64, always that of the baseline.
 template <class T>
 const Instance<T>& instance_for(detail::InstanceTarget target);
 

@@ -218,14 +218,14 @@ class Solver {
   Index value(int n) const { return evaluation_.integer(static_cast<std::size_t>(n), 0); }
   Index value(const Side& x) const { return x.negative ? -value(x.step) : value(x.step); }
   Course course(const Side& x) const { return courses_[x.step].reversed_if(x.negative); }
-  // Whether a value that has a course grows by key_step() from each key to the next.
+  // Whether a value grows by key_step(x) from each key to the next, given that it has a course.
   bool is_linear(const Side& x) const { return step(x.step).is_linear; }
   Index key_step(const Side& x) const {
     return x.negative ? -step(x.step).key_step : step(x.step).key_step;
   }
 
-  // The keys for which the truth value of step n is `wanted`; found once for each step, since many
-  // steps may use it.
+  // The keys for which the truth value of step n is `wanted`. Each solution is found once and kept
+  // for the query, since many steps may use it.
   Solution where_is(int n, bool wanted) {
     std::optional<Solution>& known = known_[2 * static_cast<std::size_t>(n) + (wanted ? 1 : 0)];
     if (!known) known = find_where(n, wanted);
@@ -294,8 +294,8 @@ class Solver {
     return {{first_key(holds), Tk_}, true};
   }
 
-  // Solves a comparison whose side x is the larger (smaller) of two values, as in abs, by solving
-  // it for each of the two values. `is_right` tells whether x is the right side of "less".
+  // Solves a comparison whose side x is max or min of two values, or abs, the larger of a value and
+  // its negative: calls solve() for each of the two values. `is_right`: x is the side b of a - b.
   template <class F>
   Solution split(const Side& x, bool is_right, const F& solve) {
     const Step& from = step(x.step);
@@ -326,8 +326,9 @@ class Solver {
     return {{begin, Tk_}, true};
   }
 
-  // The first key for which holds(key) is true, as it then is for all later keys; Tk if there is
-  // none. Searches from the answer for the previous query, since answers of neighbours are close.
+  // The first key for which holds(key) is true; Tk if there is none. holds() must be true for all
+  // later keys. Searches from the answer for the previous query, since neighbours' answers are
+  // close.
   template <class F>
   Index first_key(const F& holds) {
     if (search_ == answers_.size()) answers_.push_back(0);
@@ -368,11 +369,11 @@ class Solver {
   RowPlace first_{};
   std::vector<std::optional<Solution>> known_;  // by step, then by `wanted`
   Index Tk_ = 0;
-  Index key_ = -1;              // whose values the evaluation holds
-  std::vector<Index> answers_;  // of each search for the previous query
+  Index key_ = -1;              // the key whose values the evaluation holds
+  std::vector<Index> answers_;  // of first_key() for the previous query, by search_
   std::size_t search_ = 0;
   static constexpr int kMostSplits = 256;
-  int splits_ = 0;  // for the query
+  int splits_ = 0;  // calls of split() for this query
 };
 
 }  // namespace

@@ -14,7 +14,7 @@
 namespace qkv::detail {
 
 enum class Operation : std::uint8_t {
-  // Leaves: the score, the place of a pair, the lengths of its sequence, a constant.
+  // Leaves: the score, a pair's b, h, i and j, the lengths of its sequence, a constant.
   kScore,
   kBatch,
   kHead,

@@ -20,14 +20,15 @@ struct RowPlace {
   }
 };
 
-// A box of pairs: B batch entries from b on, and so on; and the lengths of their sequences.
+// A box of pairs: B batch entries from b on, H heads from h on, Tq queries from i on, and Tk keys
+// from j on.
 struct Pairs {
   Index B = 1;
   Index H = 1;
   Index Tq = 0;
   Index Tk = 0;
   Index b = 0, h = 0, i = 0, j = 0;
-  // Lower and upper bounds of the lengths.
+  // Lower and upper bounds of the lengths of the pairs' sequences.
   detail::Lengths shortest, longest;
 };
 
@@ -41,12 +42,12 @@ inline Pairs all_pairs(Index B, Index H, Index Tq, Index Tk) {
   return {B, H, Tq, Tk, 0, 0, 0, 0, lengths, lengths};
 }
 
-// The number of heads from the first to the last of `heads` heads of a problem.
+// The number of heads from head_number(0) to head_number(heads - 1) of a problem.
 inline Index heads_spanned(const core::Problem& p, Index heads) {
   return heads == 0 ? 0 : p.head_number(heads - 1) - p.head_number(0) + 1;
 }
 
-// All pairs of a sequence of a problem, in batch entry and head 0.
+// All pairs of one sequence of a problem, in batch entry 0 and the problem's first head.
 inline Pairs all_pairs(const core::Problem& p, const core::Sequence& s) {
   Pairs pairs = all_pairs(1, 1, s.Tq, s.Tk);
   pairs.h = p.head_number(0);

@@ -13,8 +13,8 @@
 namespace qkv::expressions {
 namespace {
 
-// The range of results; every integer if one of them would wrap around.
-Range of(std::int64_t low, std::int64_t high) {
+// The range low .. high of results; all integers if a result would wrap around.
+Range unwrapped(std::int64_t low, std::int64_t high) {
   if (low < kLeastInteger || high > kLargestInteger) return {};
   return {low, high};
 }
@@ -23,7 +23,7 @@ template <class F>
 Range of_corners(const Range& a, const Range& b, const F& f) {
   const std::array corners{f(a.low, b.low), f(a.low, b.high), f(a.high, b.low), f(a.high, b.high)};
   const auto [low, high] = std::minmax_element(corners.begin(), corners.end());
-  return of(*low, *high);
+  return unwrapped(*low, *high);
 }
 
 std::int64_t floor_divided(std::int64_t a, std::int64_t b) {
@@ -40,8 +40,8 @@ Range modulo_of(const Range& a, const Range& b) {
   if (b.contains(0)) return {};
   if (b.low > 0) {
     if (a.low >= 0 && a.high < b.low) return a;
-    // Between two multiples of the divisor the remainder rises with the operand. So the upper bits
-    // of an index are known in a tile, as masks in Morton order need.
+    // Between two multiples of the divisor the remainder rises with the operand. So in a tile
+    // the upper bits of an index are known, which masks in Morton order need.
     if (b.low == b.high && floor_divided(a.low, b.low) == floor_divided(a.high, b.low)) {
       const std::int64_t multiple = b.low * floor_divided(a.low, b.low);
       return {a.low - multiple, a.high - multiple};
@@ -51,7 +51,7 @@ Range modulo_of(const Range& a, const Range& b) {
   return {b.low + 1, 0};
 }
 
-// The range of a truth value: 1 if it is always true, 0 if never, else both.
+// The range of a truth value: 1 .. 1 if it is always true, 0 .. 0 if never, else 0 .. 1.
 Range truth_of(bool always, bool never) { return {always ? 1 : 0, never ? 0 : 1}; }
 
 // Calls f with the offset of the first element of each line along the last axis.
@@ -65,9 +65,10 @@ void for_each_line(const ConstView& view, const F& f) {
   step(step, 0, 0);
 }
 
+// No integers: the range that extend() starts from.
 constexpr Range kNone{kLargestInteger, kLeastInteger};
 
-void add(Range& range, const Range& other) {
+void extend(Range& range, const Range& other) {
   range.low = std::min(range.low, other.low);
   range.high = std::max(range.high, other.high);
 }
@@ -77,7 +78,7 @@ Range range_of_line(const ConstView& view, Index offset, Index stride, Index cou
   for (Index n = 0; n < count; ++n, offset += stride) {
     const auto x = static_cast<std::int64_t>(
         std::clamp<double>(core::load<double>(view.dtype(), view.data(), offset), -1e18, 1e18));
-    add(range, {x, x});
+    extend(range, {x, x});
   }
   return range;
 }
@@ -86,8 +87,8 @@ Range range_of_array(const ConstView& view) {
   Range range = kNone;
   const int last = view.rank() - 1;
   for_each_line(view, [&](Index offset) {
-    add(range, last < 0 ? range_of_line(view, offset, 0, 1)
-                        : range_of_line(view, offset, view.stride(last), view.size(last)));
+    extend(range, last < 0 ? range_of_line(view, offset, 0, 1)
+                           : range_of_line(view, offset, view.stride(last), view.size(last)));
   });
   return range;
 }
@@ -112,7 +113,7 @@ void Ranges::index_arrays() {
   for (const Step& x : program_->steps()) {
     if (x.operation != Operation::kElement || x.type == Type::kNumber) continue;
     const bool known = std::any_of(indexed_.begin(), indexed_.end(),
-                                   [&](const auto& one) { return one.array == x.array; });
+                                   [&](const auto& indexed) { return indexed.array == x.array; });
     if (!known) indexed_.emplace_back(*x.array);
   }
 }
@@ -127,12 +128,12 @@ Ranges::IndexedArray::IndexedArray(const detail::CapturedArray& of) : array(&of)
     for (Index n = 0; n < width; n += kBlock) {
       blocks.push_back(
           range_of_line(view, offset + n * stride, stride, std::min(kBlock, width - n)));
-      add(all, blocks.back());
+      extend(all, blocks.back());
     }
   });
 }
 
-Range Ranges::IndexedArray::of(std::span<const Range> box) const {
+Range Ranges::IndexedArray::range_in(std::span<const Range> box) const {
   constexpr Index kMostLines = 64;
   constexpr Index kMostElements = 32;  // that are looked at one by one
   const ConstView& view = array->view;
@@ -142,12 +143,12 @@ Range Ranges::IndexedArray::of(std::span<const Range> box) const {
   std::array<Range, kMaxRank> within{};
   for (int axis = 0; axis <= last; ++axis) {
     const Range& indices = box[static_cast<std::size_t>(axis)];
-    // Indices are kept within the array when it is read.
-    const auto kept = [&](std::int64_t x) {
+    // Evaluation clamps indices to the array, too.
+    const auto clamped = [&](std::int64_t x) {
       return std::clamp(x, std::int64_t{0}, std::int64_t{view.size(axis) - 1});
     };
-    within[static_cast<std::size_t>(axis)] = {kept(indices.low), kept(indices.high)};
-    if (axis < last) lines *= kept(indices.high) - kept(indices.low) + 1;
+    within[static_cast<std::size_t>(axis)] = {clamped(indices.low), clamped(indices.high)};
+    if (axis < last) lines *= clamped(indices.high) - clamped(indices.low) + 1;
     if (lines > kMostLines) return all;
   }
   const Range& columns = within[static_cast<std::size_t>(last)];
@@ -159,11 +160,11 @@ Range Ranges::IndexedArray::of(std::span<const Range> box) const {
     const Range& here = within[static_cast<std::size_t>(axis)];
     const Index stride = view.stride(axis);
     if (axis == last && are_few) {
-      return add(range, range_of_line(view, offset + columns.low * stride, stride, width));
+      return extend(range, range_of_line(view, offset + columns.low * stride, stride, width));
     }
     if (axis == last) {
       for (Index n = columns.low / kBlock; n <= columns.high / kBlock; ++n)
-        add(range, blocks[static_cast<std::size_t>(line * blocks_of_line + n)]);
+        extend(range, blocks[static_cast<std::size_t>(line * blocks_of_line + n)]);
       return;
     }
     for (Index n = here.low; n <= here.high; ++n)
@@ -183,12 +184,12 @@ void Ranges::find(const Pairs& pairs) {
 }
 
 Range Ranges::range_of_element(const Step& x, const Range& of_all) const {
-  for (const IndexedArray& one : indexed_) {
-    if (one.array != x.array) continue;
+  for (const IndexedArray& indexed : indexed_) {
+    if (indexed.array != x.array) continue;
     std::array<Range, kMaxRank> box{};
     for (std::size_t axis = 0; axis < x.operands.size(); ++axis)
       box[axis] = (*this)[x.operands[axis]];
-    return one.of({box.data(), x.operands.size()});
+    return indexed.range_in({box.data(), x.operands.size()});
   }
   return x.type == Type::kTruth ? Range{0, 1} : of_all;
 }
@@ -216,9 +217,9 @@ Range Ranges::range_of(const Step& x, const Pairs& pairs) const {
     case Operation::kConstant:
       return {static_cast<std::int64_t>(x.number), static_cast<std::int64_t>(x.number)};
     case Operation::kAdd:
-      return of(a.low + b.low, a.high + b.high);
+      return unwrapped(a.low + b.low, a.high + b.high);
     case Operation::kSubtract:
-      return of(a.low - b.high, a.high - b.low);
+      return unwrapped(a.low - b.high, a.high - b.low);
     case Operation::kMultiply:
       return of_corners(a, b, [](std::int64_t p, std::int64_t q) { return p * q; });
     case Operation::kDivide:
@@ -246,10 +247,10 @@ Range Ranges::range_of(const Step& x, const Pairs& pairs) const {
       return {std::min(b.low, c.low), std::max(b.high, c.high)};
     }
     case Operation::kNegate:
-      return of(-a.high, -a.low);
+      return unwrapped(-a.high, -a.low);
     case Operation::kAbs:
-      return of(a.contains(0) ? 0 : std::min(std::abs(a.low), std::abs(a.high)),
-                std::max(std::abs(a.low), std::abs(a.high)));
+      return unwrapped(a.contains(0) ? 0 : std::min(std::abs(a.low), std::abs(a.high)),
+                       std::max(std::abs(a.low), std::abs(a.high)));
     case Operation::kToInteger:
       return of_numbers ? Range{} : a;
     case Operation::kEqual:

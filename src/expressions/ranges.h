@@ -31,8 +31,8 @@ class Ranges {
   // 32 bits.
   Ranges(std::string_view function, std::string_view argument, const Program& program);
 
-  // Prepares for find() to look only at the array elements that the given pairs can read. If this
-  // is not called, find() uses the range of the whole array.
+  // Prepares find() to look only at those elements of arrays that its pairs can read. Without this
+  // call, find() uses the ranges of whole arrays.
   void index_arrays();
   // Computes the ranges for these pairs.
   void find(const Pairs& pairs);
@@ -49,8 +49,8 @@ class Ranges {
     Range all{};
 
     explicit IndexedArray(const detail::CapturedArray& of);
-    // The range of the elements of a box of indices, one range for each axis.
-    Range of(std::span<const Range> box) const;
+    // The range of the elements whose indices lie in `box`, which has a range for each axis.
+    Range range_in(std::span<const Range> box) const;
   };
 
   Range range_of(const Step& x, const Pairs& pairs) const;

@@ -29,29 +29,29 @@ namespace hn = hwy::HWY_NAMESPACE;
 inline constexpr double kLn2High = 0x1.62e42fee00000p-1;
 inline constexpr double kLn2Low = 0x1.a39ef35793c76p-33;
 
-// The form whose code runs for rows of kForm. In double kSmall and kWhole share code, since there
-// applying the bound kLargest takes less time than the division.
+// The form whose code runs for rows of form kForm. In double, rows of kSmall run the code of
+// kWhole: applying the bound kLargest takes less time than the division.
 template <class T, ExponentialForm kForm>
-inline constexpr ExponentialForm kOwn =
+inline constexpr ExponentialForm kCodeForm =
     sizeof(T) == 8 && kForm == ExponentialForm::kSmall ? ExponentialForm::kWhole : kForm;
 
 // ---- exponentials ---------------------------------------------------------------------------
 
-// Bound of the rest of a split. The rest is the error of the power, which is large where T lacks
-// integers of the power's size. If the error is larger than this bound, different powers are so far
-// apart that tanh is certainly -1, 0 or 1.
+// Bound of the rest of a split(). The rest is the error of the power, which is large where T cannot
+// hold each integer of the power's size. If a rest is above this bound, neighbouring powers are so
+// far apart that tanh is certainly -1, 0 or 1.
 template <class T>
 inline constexpr T kMostRest = 40;
 
-// Splits exp(2a) = 2^(power + rest): the power is an integer that is a T, and the rest is what
-// remains of 2a log2(e).
+// Splits exp(2a) = 2^(power + rest): the power is 2a log2(e) rounded to an integer that T can hold,
+// and the rest is the remainder.
 #if !HWY_NATIVE_FMA
 // Targets without fused multiply-adds compute power and rest in double, half a register at a time.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE void split(D d, V a, V* power, V* rest, float) {
   const hn::RepartitionToWide<D> wide;
   const hn::Half<D> half;
-  const auto one = [&](auto x, auto* left_over) HWY_ATTR {
+  const auto split_half = [&](auto x, auto* left_over) HWY_ATTR {
     const auto z = hn::Mul(hn::PromoteTo(wide, x), hn::Set(wide, 2 * kLog2E<double>));
     const auto n = hn::DemoteTo(half, hn::Round(z));
     *left_over = hn::DemoteTo(half, hn::Sub(z, hn::PromoteTo(wide, n)));
@@ -59,8 +59,8 @@ HWY_INLINE void split(D d, V a, V* power, V* rest, float) {
   };
   hn::Vec<hn::Half<D>> low_rest;
   hn::Vec<hn::Half<D>> high_rest;
-  const auto low = one(hn::LowerHalf(half, a), &low_rest);
-  const auto high = one(hn::UpperHalf(half, a), &high_rest);
+  const auto low = split_half(hn::LowerHalf(half, a), &low_rest);
+  const auto high = split_half(hn::UpperHalf(half, a), &high_rest);
   *power = hn::Combine(d, high, low);
   *rest = hn::Combine(d, high_rest, low_rest);
 }
@@ -157,7 +157,7 @@ HWY_NOINLINE ExponentialForm exponentials(const T* a, Index n, T* x, T* power) {
   const V bound = hn::Set(d, kPlainBound<T>);
   const V small = hn::Set(d, kSmallBound<T>);
   ExponentialForm all = ExponentialForm::kSmall;
-  const auto one = [&](V value, V* e) HWY_ATTR {
+  const auto exponential = [&](V value, V* e) HWY_ATTR {
     V k;
     V rest;
     split(d, value, &k, &rest, T());
@@ -170,7 +170,7 @@ HWY_NOINLINE ExponentialForm exponentials(const T* a, Index n, T* x, T* power) {
       return add_exponent(d, power_of_rest(d, rest, T()), k);
     }
     all = ExponentialForm::kPowers;
-    // An infinite or NaN power decides the result.
+    // If the power is infinite or NaN, it alone decides the result.
     const auto finite = hn::Lt(hn::Abs(k), hn::Set(d, kInfinity<T>));
     V shift;
     rest = small_rest(d, hn::IfThenElseZero(finite, exact_rest(d, value, k, rest)), &shift);
@@ -181,12 +181,12 @@ HWY_NOINLINE ExponentialForm exponentials(const T* a, Index n, T* x, T* power) {
   Index c = 0;
   for (; c + kLanes <= n; c += kLanes) {
     V e;
-    hn::StoreU(one(hn::LoadU(d, a + c), &e), d, x + c);
+    hn::StoreU(exponential(hn::LoadU(d, a + c), &e), d, x + c);
     hn::StoreU(e, d, power + c);
   }
   if (c == n) return all;
   V e;
-  store_part(one(load_stored_part(d, a + c, n - c), &e), d, x + c, n - c);
+  store_part(exponential(load_stored_part(d, a + c, n - c), &e), d, x + c, n - c);
   store_part(e, d, power + c, n - c);
   return all;
 }
@@ -236,8 +236,8 @@ HWY_INLINE V times_power_of_two(D d, V x, V e) {
 #endif
 }
 
-// Computes one + e^2a e^2b, at most kLargest except in double where no divisions are shared; NaN
-// stays NaN.
+// Computes one + e^2a e^2b; NaN stays NaN. The result is at most kLargest, except for kSmall, and
+// except in double if no divisions are shared.
 template <ExponentialForm kForm, class D, class V = hn::Vec<D>>
 HWY_INLINE V denominator(D d, V a, V a_power, V b, V b_power, V one) {
   if constexpr (kForm == ExponentialForm::kPowers) {
@@ -282,7 +282,7 @@ HWY_INLINE void minus_reciprocals(D d, V from, const V (&x)[kCount], V (&to)[kCo
 
 // Computes a tile of scores. It is not inlined, for the reason given at scores_tile
 // (kernels/tile-inl.h). Each chunk of units is summed from zero: 2 sum v (1/2 - r). If
-// kPairsReciprocals, units 2 n and 2 n + 1 of a pair share a division, whatever tile it is in.
+// kPairsReciprocals, units 2 n and 2 n + 1 of a pair share a division in every tile.
 template <class T, ExponentialForm kForm, int kRows, int kVectors>
 HWY_NOINLINE void additive_tile(const T* HWY_RESTRICT left, Index stride,
                                 const T* HWY_RESTRICT panel, const AdditiveUnits<T>& by, T scale,
@@ -362,8 +362,8 @@ HWY_NOINLINE void additive_tile(const T* HWY_RESTRICT left, Index stride,
   }
 }
 
-// Computes scores of keys from n on in tiles of kVectors registers, and of the rest in narrower
-// tiles.
+// Computes scores of keys from n on: in tiles of kVectors registers, and of the last keys in
+// narrower tiles.
 template <class T, ExponentialForm kForm, int kRows, int kVectors>
 void additive_rows_from(Index n, const RowsOf<const T>& left, const T* panel, Index keys,
                         const AdditiveUnits<T>& by, T scale, const RowsOf<T>& s) {
@@ -486,7 +486,8 @@ void add_pairs(ExponentialForm form, const UnitColumn<T>& left, Index rows,
                const PairSums<T>& to) {
   switch (form) {
     case ExponentialForm::kSmall:
-      return add_any_pairs<T, kOwn<T, ExponentialForm::kSmall>>(left, rows, right, keys, ds, to);
+      return add_any_pairs<T, kCodeForm<T, ExponentialForm::kSmall>>(left, rows, right, keys, ds,
+                                                                     to);
     case ExponentialForm::kWhole:
       return add_any_pairs<T, ExponentialForm::kWhole>(left, rows, right, keys, ds, to);
     case ExponentialForm::kPowers:

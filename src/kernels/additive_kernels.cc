@@ -2,8 +2,8 @@
 #include "kernels/additive_kernels.h"
 
 // Highway compiles everything below once for each target. Its own dispatch is not used, so that
-// only its headers are needed. With gcc 12 Highway's baseline has one lane, and CPUs without better
-// targets run the reference.
+// only its headers are needed. With gcc 12, Highway's baseline has one lane, and CPUs without
+// better targets run the reference.
 // NOLINTBEGIN(readability-identifier-naming): Highway reads them.
 #define HWY_DISABLED_TARGETS QKV_DISABLED_HIGHWAY_TARGETS
 #define HWY_DISABLE_PCLMUL_AES
@@ -23,7 +23,7 @@ namespace qkv::kernels::HWY_NAMESPACE {
 template <class T>
 constexpr AdditiveKernels<T> kAdditiveKernels{
     .exponentials = &exponentials<T>,
-    .scores_of_small = &additive_scores<T, kOwn<T, ExponentialForm::kSmall>>,
+    .scores_of_small = &additive_scores<T, kCodeForm<T, ExponentialForm::kSmall>>,
     .scores = &additive_scores<T, ExponentialForm::kWhole>,
     .scores_with_powers = &additive_scores<T, ExponentialForm::kPowers>,
     .add_pairs = &add_pairs<T>,

@@ -13,9 +13,10 @@
 // holds all x, then all powers. Where |a| <= kPlainBound the power is 0.
 namespace qkv::kernels {
 
-// Largest |a| whose exp(2a) is stored whole, in float32 (float64). The product of two whole factors
-// overflows to infinity at worst. A factor with a power may overflow, at 2^128 (2^1024); a whole
-// one is at least 2^-101 (2^-953), so their product is then above 2^26 (2^70), and tanh is 1.
+// Largest |a| whose exp(2a) is stored whole, that is, with power 0, in float32 (float64). The
+// product of two whole factors overflows to infinity at worst. A factor with a power may overflow,
+// at 2^128 (2^1024); a whole one is at least 2^-101 (2^-953), so their product is then above 2^26
+// (2^70), and tanh is 1.
 template <class T>
 inline constexpr T kPlainBound = sizeof(T) == 4 ? T(35) : T(330);
 
@@ -23,9 +24,9 @@ inline constexpr T kPlainBound = sizeof(T) == 4 ? T(35) : T(330);
 template <class T>
 inline constexpr T kSmallBound = T(10.5);
 
-// The form of a row's exponentials: of small values, stored whole, or with separate powers. A pair
-// of rows uses the more general form of the two. Where a simpler form suffices, a more general one
-// gives bit-identical results.
+// The form of a row's exponentials. kSmall: |a| <= kSmallBound; kWhole: powers are 0; kPowers: any.
+// A pair of rows uses the more general form of the two. Where a simpler form suffices, a more
+// general one gives bit-identical results.
 enum class ExponentialForm : std::uint8_t { kSmall, kWhole, kPowers };
 
 // Number of contiguous units in a block: a multiple of the lanes of every target's registers.
@@ -45,8 +46,8 @@ struct UnitColumn {
   const T* power = nullptr;
 };
 
-// The sums that a tile of pairs adds to: [rows][kUnitLanes], `right` [keys][kUnitLanes]. t is
-// tanh(a_iu + b_ju).
+// The sums that a tile of pairs adds to: left and weights [rows][kUnitLanes], right
+// [keys][kUnitLanes]. t is tanh(a_iu + b_ju).
 template <class T>
 struct PairSums {
   T* left = nullptr;     // sum_j ds_ij (1 - t^2)
@@ -67,13 +68,13 @@ struct AdditiveKernels {
   Scores* scores;
   Scores* scores_with_powers;
   // Adds the derivatives of the pairs of 1..kTileRows rows and `keys` keys, keys ascending, to
-  // `to`. ds_rn is at data[r * stride + n].
+  // `to`. ds_rn is at ds.data[r * ds.stride + n].
   void (*add_pairs)(ExponentialForm form, const UnitColumn<T>& left, Index rows,
                     const UnitColumn<T>& right, Index keys, const RowsOf<const T>& ds,
                     const PairSums<T>& to);
 };
 
-// The kernels of a target that is_supported.
+// The kernels of a target for which is_supported() is true.
 template <class T>
 const AdditiveKernels<T>& additive_kernels(Target target) noexcept;
 

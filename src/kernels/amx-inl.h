@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The BF16 products of attention in tiles of AMX, or in tiles with the same arithmetic.
+// The BF16 products of attention in tiles of AMX, or in emulated tiles with the same arithmetic.
 #ifndef QKV_KERNELS_AMX_INL_H_
 #define QKV_KERNELS_AMX_INL_H_
 
@@ -17,7 +17,7 @@
 HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512bf16")
 namespace qkv::kernels::HWY_NAMESPACE {
 
-// The number of terms that a tile of words holds in a row.
+// The number of terms that each row of a tile of words holds.
 inline constexpr Index kStep = 2 * kTileSide;
 static_assert(kStep == core::step_of(core::Products::kAmx));
 
@@ -76,8 +76,8 @@ HWY_NOINLINE void add_to_tiles(Tiles& tiles, const LeftRows& a, const Words& b, 
       [&](auto n) { tiles.template store<n()>(c.data + n() * kTileSide, c_bytes); });
 }
 
-// Adds a b to c, or assigns it: [rows][words] times [words][columns], of at most 16 rows. Steps of
-// 32 terms, counted from word 0, are added in ascending order.
+// Adds a b to c, or sets c to a b (see SumsFrom): a [rows][words], b [words][columns], with at most
+// 16 rows. Steps of 32 terms, counted from word 0, are added in ascending order.
 template <class Tiles>
 void add_product_of_words(Tiles& tiles, const LeftRows& a, const Words& b, Index rows,
                           Index columns, Index words, SumsFrom from, const RowsOf<float>& c) {
@@ -235,7 +235,7 @@ void amx_words_sum(const Words& w, Index rows, const Words& v, Index keys, Index
   });
 }
 
-// Joins the values of up to kKeysAtOnce keys and up to 64 channels, then adds their products.
+// For up to kKeysAtOnce keys and 64 channels at a time, joins values in words, then adds products.
 template <class Tiles>
 void amx_stored_sum(const Words& w, Index rows, const StoredRows& v, Index keys, Index E,
                     const RowsOf<float>& acc, const ReadAhead& ahead) {
@@ -263,8 +263,8 @@ void amx_stored_sum(const Words& w, Index rows, const StoredRows& v, Index keys,
 
 // ---- gradients ------------------------------------------------------------------------------
 
-// Adds the sums over queries of up to 16 keys at a time: their words are transposed to be the left
-// operand.
+// Adds sums over queries, for up to 16 keys at a time: the words of these keys are transposed to be
+// the left operand.
 template <class Tiles>
 void amx_transposed_sum(const Words& w, Index rows, const Words& x, Index count, Index width,
                         const RowsOf<float>& acc) {
@@ -295,7 +295,8 @@ void amx_transposed_sum(const Words& w, Index rows, const Words& x, Index count,
   });
 }
 
-// Computes dot products of 16 rows at a time, transposed, with subnormal numbers flushed.
+// Computes dot products of 16 rows at a time, one row in each lane. The caller must have made
+// subnormal numbers count as 0 (FlushesSubnormals).
 HWY_NOINLINE inline void flushed_row_dots(const Words& a, const Words& b, Index rows, Index n,
                                           float* to) {
   const auto stored = [](const Words& x, Index r) {

@@ -7,7 +7,7 @@
 #include <unistd.h>
 #endif
 
-// Highway compiles this file for AVX-512 alone, as kernels/dot2_kernels.cc.
+// Highway compiles this file only for AVX-512, as it does kernels/dot2_kernels.cc.
 // NOLINTBEGIN(readability-identifier-naming): Highway reads them.
 #define HWY_DISABLED_TARGETS \
   (QKV_DISABLED_HIGHWAY_TARGETS | HWY_AVX3_DL | HWY_AVX2 | HWY_SSE4 | HWY_SSSE3)

@@ -8,7 +8,7 @@
 //
 // The tables hold these kernels and, for all else, those of avx512. The operands are words of two
 // BF16 numbers, as in dot2 kernels (kernels/dot2_kernels.h). weighted_sum, stored_sum and
-// transposed_sum take any number of rows. Callers may cut sums other than scores only at multiples
+// transposed_sum take any number of rows. Callers may split sums, but for scores, only at multiples
 // of 32 terms.
 namespace qkv::kernels {
 
@@ -16,7 +16,7 @@ constexpr bool has_amx_products(Target target) noexcept {
   return target == Target::kAmx || target == Target::kEmulatedAmx;
 }
 
-// The tables for a target that has_amx_products and is_supported.
+// The tables for a target for which has_amx_products() and is_supported() are true.
 const DotKernels<float>& amx_kernels(Target target) noexcept;
 const GradientKernels<float>& amx_gradient_kernels(Target target) noexcept;
 
@@ -35,7 +35,7 @@ struct TileShape {
   friend bool operator==(const TileShape&, const TileShape&) = default;
 };
 
-// The shapes that kernels of kAmx have given this thread's tiles.
+// The shapes that kernels of kAmx have given this thread's tiles; sizes of 0 if it has none.
 extern constinit thread_local TileShape configured_shape;
 
 // Releases the tiles that kernels of kAmx have configured in this thread: the system then need not

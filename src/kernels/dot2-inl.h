@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Register tiles of BF16 two-way dot products, for AVX-512 with BF16 alone.
+// Register tiles of BF16 two-way dot products, only for AVX-512 with BF16.
 #ifndef QKV_KERNELS_DOT2_INL_H_
 #define QKV_KERNELS_DOT2_INL_H_
 
@@ -19,7 +19,7 @@ inline constexpr int kPanelVectors = kPanel / kWordLanes;
 
 HWY_INLINE __m512 add_pairs(__m512 sum, __m512 a, __m512 b) {
 #if defined(__clang__)
-  // Without this the vectorizer of clang 16 recurses without end if a shuffle makes a BF16 operand.
+  // Without this line clang 16's vectorizer recurses without end if a shuffle makes a BF16 operand.
   __asm__("" : "+v"(a), "+v"(b));
 #endif
   return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
@@ -87,7 +87,7 @@ inline void dot2_scores_of_keys(const Words& q, Index rows, Index D, const float
   dot2_scores(q, rows, D, panel, scale, s);
 }
 
-// Computes some rows' scores of keys as they are stored, 16 keys at a time.
+// Computes kRows rows of scores with keys as they are stored, 16 keys at a time.
 template <int kRows>
 HWY_NOINLINE void stored_dot2_scores_tile(const Words& q, Index D, const StoredRows& k, Index keys,
                                           float scale, const RowsOf<float>& s,
@@ -138,7 +138,7 @@ inline void stored_dot2_scores(const Words& q, Index rows, Index D, const Stored
   constexpr Index kMostRows = 8;
   const Index pieces = core::divide_up(rows, kMostRows);
   const Index most = core::divide_up(rows, pieces);
-  // If there are several tiles of rows, all read one register of keys before the next.
+  // If there are several tiles of rows, each reads 16 keys before any reads the next 16.
   const Index at_once = pieces == 1 ? keys : kWordLanes;
   for (Index n = 0; n < keys; n += at_once) {
     const Index count = std::min(at_once, keys - n);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loops of the backward pass with BF16 two-way dot products, for AVX-512 with BF16 alone.
+// The loops of the backward pass with BF16 two-way dot products, only for AVX-512 with BF16.
 #ifndef QKV_KERNELS_DOT2_GRADIENT_INL_H_
 #define QKV_KERNELS_DOT2_GRADIENT_INL_H_
 
@@ -65,7 +65,7 @@ inline void transposed_dot2_sum(const Words& w, Index rows, const Words& x, Inde
   }
 }
 
-// Computes dot products of 16 rows at a time, transposed.
+// Computes dot products of 16 rows at a time, one row in each lane.
 inline void dot2_row_dots(const Words& a, const Words& b, Index rows, Index n, float* to) {
   const auto stored = [](const Words& x, Index r) {
     return StoredRows(x.data + r * x.stride, DType::kBFloat16, 2 * x.stride);

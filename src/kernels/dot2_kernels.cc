@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/dot2_kernels.h"
 
-// Highway compiles this file for AVX-512 alone, to which BF16 is added: Highway 1.0.3 has no BF16
+// Highway compiles this file only for AVX-512, to which BF16 is added: Highway 1.0.3 has no BF16
 // products. kernels/dot_kernels.cc explains the macros.
 // NOLINTBEGIN(readability-identifier-naming): Highway reads them.
 #define HWY_DISABLED_TARGETS \

@@ -33,8 +33,8 @@ struct RowsOf {
   Index stride = 0;
 };
 
-// Rows as they are stored: contiguous channels of a type that is_read_in_place. Rows of q8 have a
-// multiple of 32 channels.
+// Rows as they are stored: contiguous channels of a type for which is_read_in_place() is true. Rows
+// of q8 have a multiple of 32 channels.
 struct StoredRows {
   const void* data = nullptr;
   DType dtype = DType::kNone;
@@ -61,7 +61,7 @@ constexpr bool is_read_in_place(DType type) {
 
 // The bytes of a cache line.
 inline constexpr Index kLine = 64;
-// Rows that a loop prefetches while it reads other rows: row n ahead while it reads its row n.
+// Rows that a loop prefetches while it reads other rows: row n of these while it reads its row n.
 struct ReadAhead {
   const std::byte* data = nullptr;
   Index stride = 0;  // in bytes
@@ -87,8 +87,8 @@ struct SummedRow {
   T log_sum = T(0);
 };
 
-// The sums to which weights of rows are added: columns_n += w_n; if requested also cells_n += w_n
-// and entropy[r] = -sum_n w_n ln(w_n), in partial sums by n mod kPanel added as a tree.
+// The sums to which weights of rows are added: columns_n += w_n; unless null also cells_n += w_n
+// and entropy[r] = -sum_n w_n ln(w_n), in partial sums by n mod kPanel that are added as a tree.
 template <class T>
 struct WeightSums {
   T* columns = nullptr;
@@ -113,7 +113,7 @@ struct DotKernels {
   void (*stored_scores)(const RowsOf<const T>& q, Index rows, Index D, const StoredRows& k,
                         Index keys, T scale, const RowsOf<T>& s, const ReadAhead& ahead);
   // Computes s_n = cap tanh(s_n / cap), as detail::capped (qkv/soft_cap.h); slopes_n, if given, are
-  // multiplied by the derivative. It processes whole registers of at most 16 numbers.
+  // multiplied by the derivative. Processes whole registers of at most 16 numbers.
   void (*soft_cap)(T* s, T* slopes, T cap, Index n);
   // s_n += bias_n; -inf where bias_n is -inf.
   void (*add_bias)(T* s, const T* bias, Index n);
@@ -121,23 +121,24 @@ struct DotKernels {
   void (*subtract_distance)(T* s, T slope, Index distance, Index n);
   // s_n = -inf where allowed_n is 0.
   void (*mask)(T* s, const std::uint8_t* allowed, Index n);
-  // Replaces the scores of n keys (a multiple of 16) by exp(s - max), masked ones (-inf) and those
-  // with s - max < least by 0, for each row; returns the rows' max and sum. `least` is
+  // In each row, replaces the scores s of n keys (a multiple of 16) by exp(s - max), or by 0 if s
+  // is -inf (masked) or s - max < least; returns the rows' max and sum. `least` is
   // core::kLeastExponent for weights of attention, else core::kNormalExponent.
   void (*softmax)(const RowsOf<T>& s, Index rows, Index n, T least, T* max, T* sum);
   // Merges the chunk states of n rows into the total; total_factor and chunk_factor are the factors
   // of the weighted sums.
   void (*merge)(Index n, const PartialSoftmax<T>& total, const PartialSoftmax<const T>& chunk,
                 T* total_factor, T* chunk_factor);
-  // Adds acc_rc += sum_n w_rn v_nc, n ascending, for all E channels and any number of rows (with
-  // two-way dot products at most kTileRows).
+  // Computes acc_rc += sum_n w_rn v_nc, n ascending, for all E channels and any number of rows
+  // (with two-way dot products at most kTileRows).
   void (*weighted_sum)(const RowsOf<const T>& w, Index rows, const RowsOf<const T>& v, Index keys,
                        Index E, const RowsOf<T>& acc);
-  // Adds weighted_sum of values as they are stored: of q8 for any number of rows, of other types
-  // for up to kTileRows.
+  // Computes weighted_sum with values as they are stored: of q8 for any number of rows, of other
+  // types for up to kTileRows.
   void (*stored_sum)(const RowsOf<const T>& w, Index rows, const StoredRows& v, Index keys, Index E,
                      const RowsOf<T>& acc, const ReadAhead& ahead);
-  // Adds y_rc += sum_n x_rn w_nc, from zero, n ascending, for 1..kTileRows rows and all columns.
+  // Computes y_rc += sum_n x_rn w_nc, for 1..kTileRows rows and all columns: the sum starts from
+  // zero, n ascends.
   void (*add_product)(const RowsOf<const T>& x, Index rows, const RowsOf<const T>& w, Index terms,
                       Index columns, const RowsOf<T>& y);
   // total_c = total_c * total_factor + chunk_c * chunk_factor.
@@ -169,7 +170,7 @@ struct DotKernels {
   double (*multiply_adds)(Index rounds);
 };
 
-// The kernels of a target that is_supported.
+// The kernels of a target for which is_supported() is true.
 template <class T>
 const DotKernels<T>& dot_kernels(Target target) noexcept;
 

@@ -42,9 +42,8 @@ HWY_INLINE __m128d times_power(__m128d y, __m128d n, __m128d x, double least) {
 }
 #endif
 
-// A number that rounds x to an integer when it is added and subtracted, for |x| < 2^(digits - 2):
-// 1.5 * 2^(digits - 1), in which the last bit counts 1, so that the low bits of the sum are those
-// of the integer.
+// 1.5 * 2^(digits - 1). Adding and then subtracting it rounds x to an integer if
+// |x| < 2^(digits - 2). The last bit of the sum counts 1, so its low bits are those of the integer.
 template <class T>
 inline constexpr T kRounder = T(3) * (sizeof(T) == 4 ? T(1 << 22) : T(std::int64_t{1} << 51));
 

@@ -65,7 +65,7 @@ HWY_INLINE void dots_of_rows(const RowsOf<const T>& a, const RowsOf<const T>& b,
     const Index begin = end;
     end = std::min(n, begin + core::kChannelBlock);
     hn::Vec<decltype(d)> sums[kRows];
-    for (auto& one : sums) one = hn::Zero(d);
+    for (auto& sum : sums) sum = hn::Zero(d);
     for (Index c = begin; c < end; ++c) {
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) {

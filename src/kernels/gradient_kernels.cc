@@ -2,8 +2,8 @@
 #include "kernels/gradient_kernels.h"
 
 // Highway compiles everything below once for each target. Its own dispatch is not used, so that
-// only its headers are needed. With gcc 12 Highway's baseline has one lane, and CPUs without better
-// targets run the reference.
+// only its headers are needed. With gcc 12, Highway's baseline has one lane, and CPUs without
+// better targets run the reference.
 // NOLINTBEGIN(readability-identifier-naming): Highway reads them.
 #define HWY_DISABLED_TARGETS QKV_DISABLED_HIGHWAY_TARGETS
 #define HWY_DISABLE_PCLMUL_AES

@@ -18,8 +18,8 @@ struct QueryState {
 
 template <class T>
 struct GradientKernels {
-  // Adds acc_rc += sum_n w_nr x_nc for any number of columns r of `w` (with two-way dot products at
-  // most kTileRows): the sum starts from zero, n ascends.
+  // Computes acc_rc += sum_n w_nr x_nc for any number of columns r of `w` (with two-way dot
+  // products at most kTileRows): the sum starts from zero, n ascends.
   void (*transposed_sum)(const RowsOf<const T>& w, Index rows, const RowsOf<const T>& x,
                          Index count, Index width, const RowsOf<T>& acc);
   // Computes the sums of transposed_sum, but as acc_rc = 0 + the sum: acc is not read.
@@ -54,7 +54,7 @@ struct GradientKernels {
   void (*join_rows)(const RowsOf<const T>& w, Index rows, Index n, const RowsOf<T>& to) = nullptr;
 };
 
-// The kernels of a target that is_supported.
+// The kernels of a target for which is_supported() is true.
 template <class T>
 const GradientKernels<T>& gradient_kernels(Target target) noexcept;
 

@@ -2,8 +2,8 @@
 #include "kernels/gru_kernels.h"
 
 // Highway compiles everything below once for each target. Its own dispatch is not used, so that
-// only its headers are needed. With gcc 12 Highway's baseline has one lane, and CPUs without better
-// targets run the reference.
+// only its headers are needed. With gcc 12, Highway's baseline has one lane, and CPUs without
+// better targets run the reference.
 // NOLINTBEGIN(readability-identifier-naming): Highway reads them.
 #define HWY_DISABLED_TARGETS QKV_DISABLED_HIGHWAY_TARGETS
 #define HWY_DISABLE_PCLMUL_AES
@@ -27,7 +27,7 @@ template <class D, class V = hn::Vec<D>>
 HWY_INLINE V sigmoid(D d, V x) {
   const V one = hn::Set(d, hn::TFromD<D>(1));
   const V e = exp_nonpositive(d, hn::Neg(hn::Abs(x)));
-  // For x = NaN e is NaN, and so is the quotient.
+  // If x is NaN, so are e and the quotient.
   const V above = hn::IfThenElse(hn::Lt(x, hn::Zero(d)), e, one);
   return hn::Div(above, hn::Add(one, e));
 }

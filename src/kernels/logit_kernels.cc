@@ -7,8 +7,8 @@
 #include "core/order.h"
 
 // Highway compiles everything below once for each target. Its own dispatch is not used, so that
-// only its headers are needed. With gcc 12 Highway's baseline has one lane, and CPUs without better
-// targets run the reference.
+// only its headers are needed. With gcc 12, Highway's baseline has one lane, and CPUs without
+// better targets run the reference.
 // NOLINTBEGIN(readability-identifier-naming): Highway reads them.
 #define HWY_DISABLED_TARGETS QKV_DISABLED_HIGHWAY_TARGETS
 #define HWY_DISABLE_PCLMUL_AES
@@ -35,7 +35,7 @@ T largest_number(const T* x, Index n) {
   constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
   constexpr int kStreams = 4;
   hn::Vec<decltype(d)> most[kStreams];
-  hn::Vec<decltype(d)> nan = hn::Zero(d);  // non-zero in a lane in which a number was NaN
+  hn::Vec<decltype(d)> nan = hn::Zero(d);  // NaN in each lane that has had a NaN
   for (auto& some : most) some = hn::Set(d, -kInfinity<T>);
   Index v = 0;
   for (; v + kStreams * kLanes <= n; v += kStreams * kLanes) {

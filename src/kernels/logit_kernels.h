@@ -7,7 +7,7 @@
 #include "kernels/target.h"
 
 // The loops with which sampling goes over a row x of n logits (argmax, softmax), for one CPU
-// target. reference/logits.h defines the result of each.
+// target. reference/logits.h defines the results.
 namespace qkv::kernels {
 
 template <class T>
@@ -17,7 +17,7 @@ struct LogitKernels {
   Index (*first_from)(const T* x, Index begin, Index n, T least);
 };
 
-// The kernels of a target that is_supported.
+// The kernels of a target for which is_supported() is true.
 template <class T>
 const LogitKernels<T>& logit_kernels(Target target) noexcept;
 

@@ -58,7 +58,7 @@ inline constexpr Widen widen_for(int uses) {
   return HWY_TARGET == HWY_AVX3 && uses <= 2 ? Widen::kByBits : Widen::kByConversion;
 }
 
-// A scale in each lane, and the number that is added to its products.
+// A scale in each lane, and the number that is added to products with the scale.
 template <Widen kWiden>
 struct Q8Scale {
   hn::Vec<Floats> factor;
@@ -257,12 +257,12 @@ void q8_sum_blocks(const RowsOf<const float>& w, Index rows, const std::byte* v,
   }(std::make_integer_sequence<int, kMostQ8SumRows>());
   const Floats d;
   alignas(64) Q8RowSums sums[kMostQ8SumRows];
-  alignas(64) float one[kTwoBlocks] = {};  // one block's numbers, padded
+  alignas(64) float padded[kTwoBlocks] = {};  // one block's numbers, padded
   hn::Vec<Floats> x[kWordBytes];
   for (Index r = 0; r < rows; ++r) {
     const float* const from = acc.data + r * acc.stride;
-    if (!kTwo) std::copy_n(from, kQ8Numbers, one);
-    hn::LoadInterleaved4(d, kTwo ? from : one, x[0], x[1], x[2], x[3]);
+    if (!kTwo) std::copy_n(from, kQ8Numbers, padded);
+    hn::LoadInterleaved4(d, kTwo ? from : padded, x[0], x[1], x[2], x[3]);
 #pragma GCC unroll 4
     for (int m = 0; m < kWordBytes; ++m) hn::Store(x[m], d, sums[r][m]);
   }
@@ -271,8 +271,8 @@ void q8_sum_blocks(const RowsOf<const float>& w, Index rows, const std::byte* v,
     float* const to = acc.data + r * acc.stride;
 #pragma GCC unroll 4
     for (int m = 0; m < kWordBytes; ++m) x[m] = hn::Load(d, sums[r][m]);
-    hn::StoreInterleaved4(x[0], x[1], x[2], x[3], d, kTwo ? to : one);
-    if (!kTwo) std::copy_n(one, kQ8Numbers, to);
+    hn::StoreInterleaved4(x[0], x[1], x[2], x[3], d, kTwo ? to : padded);
+    if (!kTwo) std::copy_n(padded, kQ8Numbers, to);
   }
 }
 

@@ -31,8 +31,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using PanelScale = Q8Scale<widen_for(1)>;
 
-// Converts a q8 block of each of kFloats rows, one row per lane, to float32, and transposes it:
-// channel c goes to panel + c * kPanel.
+// Converts one q8 block of each of kFloats rows to float32 and transposes the numbers: channel c of
+// row r is stored at panel[c * kPanel + r].
 HWY_INLINE void transpose_block(const std::byte* rows, Index stride, float* HWY_RESTRICT panel) {
   const Floats d;
   hn::Vec<Floats> words[4];
@@ -55,9 +55,9 @@ HWY_INLINE void transpose_block(const std::byte* rows, Index stride, float* HWY_
 }
 
 #if HWY_TARGET == HWY_AVX3
-// Transposes the 4-byte words of two blocks of each of kFloats rows. Two blocks have 68 bytes: a
-// cache line and one more word. Their scales are the lower half of word 0 and the upper half of
-// word 8; the numbers of each block follow its scale.
+// Transposes the 4-byte words of two blocks of each of kFloats rows: lane r of words[w] is word w
+// of row r. Two blocks have 68 bytes: a cache line and one more word. Their scales are the lower
+// half of word 0 and the upper half of word 8; the numbers of each block follow its scale.
 inline constexpr int kTwoBlockWords = 2 * kQ8Bytes / 4;
 HWY_INLINE void words_of_two_blocks(const std::byte* rows, Index stride, hn::Vec<Floats>* words) {
   transpose_lines(rows, stride, words);
@@ -65,8 +65,8 @@ HWY_INLINE void words_of_two_blocks(const std::byte* rows, Index stride, hn::Vec
   transpose_words(rows + 2 * kQ8Bytes - 16, stride, last);
   words[16] = last[3];
 }
-// Transposes the words of one block of each of kFloats rows: 8 words, and a word 8 whose lower half
-// holds the last two numbers.
+// Transposes one block of each of kFloats rows into words 0 .. 8. The lower half of word 8 holds
+// the block's last two numbers, its upper half zeros.
 HWY_INLINE void words_of_block(const std::byte* rows, Index stride, hn::Vec<Floats>* words) {
   transpose_words(rows, stride, words);
   transpose_words(rows + 16, stride, words + 4);
@@ -119,8 +119,8 @@ HWY_INLINE void transpose_blocks(const std::byte* rows, Index stride, Index chan
   }
 }
 
-// Packs channels c .. c + channels - 1 of `keys` keys from `first` on, at most kPanel, as a panel
-// with zeros behind the last key.
+// Packs channels c .. c + channels - 1 of keys first .. first + keys - 1, at most kPanel keys, as a
+// panel with zeros behind the last key.
 template <class Ahead>
 void pack_channels(const Q8Rows& k, Index first, Index keys, Index c, Index channels, float* panel,
                    Ahead& ahead) {
@@ -161,7 +161,8 @@ struct Q8Words {
   alignas(64) float words[kTwoBlockWords][kPanel];
 };
 
-// Loads the words of one or two blocks, from channel c on, of `keys` keys from `first` on.
+// Loads the words of one or two blocks (`channels` channels from channel c on) of keys first ..
+// first + keys - 1.
 HWY_NOINLINE void load_words(const Q8Rows& k, Index first, Index keys, Index c, Index channels,
                              Q8Words& to, LinesAhead& shared_ahead) {
   const Floats d;
@@ -202,8 +203,8 @@ HWY_NOINLINE void load_words(const Q8Rows& k, Index first, Index keys, Index c, 
   shared_ahead = ahead;
 }
 
-// The largest number of query rows of a tile, and the number of registers of keys that it has: at
-// most 16 registers of sums, so that the others hold scales and operands.
+// The largest number of query rows of a tile, and the number of registers of keys of a tile with
+// kRows rows. The sums take at most 16 registers; the others hold scales and operands.
 inline constexpr int kMostQ8Rows = 8;
 template <int kRows>
 inline constexpr int kQ8Registers = kRows <= 4 ? 4 : 2;
@@ -212,8 +213,8 @@ using TileScale = Q8Scale<widen_for(kRows)>;
 template <int kRows, int kRegisters>
 using Q8Sums = hn::Vec<Floats>[kRows][kRegisters];
 
-// Adds to the sums, for each key and each query row, the number in byte `byte` of the key's word
-// times q, the row's element of that channel.
+// Adds to the sum of each query row r and each key the product of q[r * q_stride] and the number in
+// byte `byte` of the key's word.
 template <int kRows, int kRegisters>
 HWY_INLINE void add_byte(const float* words, int byte, const TileScale<kRows> (&scales)[kRegisters],
                          const float* q, Index q_stride, Q8Sums<kRows, kRegisters>& acc) {
@@ -230,8 +231,8 @@ HWY_INLINE void add_byte(const float* words, int byte, const TileScale<kRows> (&
   }
 }
 
-// Adds the numbers of `count` whole words times the queries' channels. With kHalves, `words` starts
-// with another word, whose upper half is added first, and ends with one whose lower half is added.
+// Adds the products of q and the numbers of `count` whole words. With kHalves, the upper half of
+// one more word comes before them, and the lower half of one more word behind them.
 template <int kRows, int kRegisters, bool kHalves>
 HWY_INLINE void add_words(const float* words, int count,
                           const TileScale<kRows> (&scales)[kRegisters], const float* q,
@@ -257,8 +258,8 @@ HWY_INLINE void add_words(const float* words, int count,
   }
 }
 
-// Adds one or two blocks of channels to the scores of some rows and registers of keys, in the order
-// of scores_tile in kernels/tile-inl.h.
+// Sums one or two blocks of channels for kRows query rows and kRegisters registers of keys, in the
+// order of scores_tile in kernels/tile-inl.h: s = scale * sum, or scale * (s + sum) if `adds`.
 template <int kRows, int kRegisters>
 HWY_NOINLINE void add_q8_scores(const float* words, bool pair, const float* q, Index q_stride,
                                 bool adds, float scale, float* HWY_RESTRICT s, Index s_stride,
@@ -298,8 +299,8 @@ HWY_NOINLINE void add_q8_scores(const float* words, bool pair, const float* q, I
   shared_ahead = ahead;
 }
 
-// Adds one or two blocks of channels to the scores of up to kPanel keys. Tiles at the end have
-// fewer registers of keys, down to one, because small pages hold only 16 keys.
+// Calls add_q8_scores for all registers of up to kPanel keys. The last tiles have fewer registers
+// of keys, down to one, because small pages hold only 16 keys.
 template <int kRows>
 void q8_scores_tile(const Q8Words& k, bool pair, const float* q, Index q_stride, bool adds,
                     float scale, float* s, Index s_stride, Index keys, LinesAhead& ahead) {
@@ -386,7 +387,7 @@ inline void q8_scores(const RowsOf<const float>& q, Index rows, Index D, const S
 
 // ---- any storage type -----------------------------------------------------------------------
 
-// The functions in the table of kernels, which accept both q8 rows and rows of single numbers.
+// Entries of the table of kernels (DotKernels), for rows of q8 and of all other stored types.
 inline void pack_any_panel(const StoredRows& k, Index keys, Index D, float* panel) {
   if (k.dtype == DType::kQ8) return pack_q8(k, keys, D, panel);
   pack_panel<float>(k, keys, D, panel);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operations on rows of scores between the two products, for each CPU target.
+// Operations on rows of scores and weights, between the products q k^T and w v, for each CPU
+// target.
 #if defined(QKV_KERNELS_ROW_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef QKV_KERNELS_ROW_INL_H_
 #undef QKV_KERNELS_ROW_INL_H_
@@ -43,13 +44,13 @@ void mask(T* s, const std::uint8_t* allowed, Index n) {
 
 // ---- softmax --------------------------------------------------------------------------------
 
-// Returns the largest of n scores, a multiple of 16; NaN are ignored.
+// Returns the largest of n scores, where n is a multiple of 16. NaNs are ignored.
 template <class T>
 HWY_INLINE T largest(const T* s, Index n) {
   const hn::ScalableTag<T> d;
   using V = hn::Vec<decltype(d)>;
   constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
-  // Max(NaN, x) is x: on x86 the second operand, on AArch64 the number.
+  // Max(NaN, x) is x: x86 returns the second operand, AArch64 the operand that is not NaN.
   V top[4];
   for (V& x : top) x = hn::Set(d, -kInfinity<T>);
   Index x = 0;
@@ -62,8 +63,8 @@ HWY_INLINE T largest(const T* s, Index n) {
   return hn::GetLane(hn::MaxOfLanes(d, all));
 }
 
-// Replaces s_n by e_n = exp(s_n - shift), 0 if below exp(least). Returns their sum, made of partial
-// sums by n mod kPanel.
+// Replaces each s[x] by exp(s[x] - shift_by), or by 0 if s[x] - shift_by < least. Returns the sum
+// of the results: partial sums by x mod kPanel, added as a tree.
 template <class T>
 HWY_INLINE T exponentials(T* s, Index n, T shift_by, T least) {
   const hn::ScalableTag<T> d;
@@ -124,7 +125,7 @@ HWY_NOINLINE void softmax(const RowsOf<T>& s, Index rows, Index n, T least, T* m
   }
 }
 
-// Merges the states of n rows at once, as reference/softmax.h does for one.
+// Merges the states of n rows at once, each as reference/softmax.h merges the states of one row.
 template <class T>
 void merge(Index n, const PartialSoftmax<T>& total, const PartialSoftmax<const T>& chunk,
            T* total_factor, T* chunk_factor) {
@@ -187,8 +188,8 @@ void weights(const T* s, Index n, T least, T max, T sum, T* w) {
   });
 }
 
-// Adds weights to sums; columns stay in registers while rows are added to them. -ln(w) is log_sum -
-// (s - max), limited to finite numbers, since w ln(w) has to be 0 where w is 0.
+// Adds weights to the sums of columns, which stay in registers while all rows are added. -ln(w) is
+// log_sum - (s - max), limited to finite numbers, since w ln(w) has to be 0 where w is 0.
 template <class T, bool kCells, bool kEntropy>
 HWY_NOINLINE void sum_weights_to(const SummedRow<T>* rows, Index count, Index n,
                                  const WeightSums<T>& to) {
@@ -244,7 +245,8 @@ void divide(const T* x, T by, Index n, T* to) {
 
 // ---- dropout --------------------------------------------------------------------------------
 
-// Sets all bits where a weight is dropped, for kStreams times 4 * (64-bit lanes) keys in order.
+// Sets the bits of a key's 32-bit lane of `dropped` if its weight is dropped, else clears them. A
+// call covers kStreams * 4 * (number of 64-bit lanes) keys, in ascending order.
 //
 // A 64-bit lane represents a group of four keys and holds a 32-bit word in its lower half: products
 // need no shuffling, and upper halves are ignored. Lane 2m counts group m, lane 2m + 1 group m +
@@ -286,7 +288,7 @@ HWY_INLINE void dropped_keys(D d, hn::Vec<D> groups, const std::uint64_t* words,
       c[x][3] = a;
     }
   }
-  // Packs lower halves together.
+  // Joins the lower halves of the 64-bit lanes of two registers in one register.
   const auto pair = [&](V even, V odd) HWY_ATTR {
     return hn::BitCast(d, hn::OddEven(hn::BitCast(d32, upper(odd)), hn::BitCast(d32, even)));
   };
@@ -303,25 +305,25 @@ HWY_INLINE void dropped_keys(D d, hn::Vec<D> groups, const std::uint64_t* words,
   }
 }
 
-// Drops weights of the next kStreams times 4 * (64-bit lanes) keys, whose groups start at the first
-// of `groups`.
+// Sets the weights of dropped keys to 0, for kStreams * 4 * (number of 64-bit lanes) keys: the
+// first is the first key of the group in lane 0 of `groups`.
 template <int kStreams, class T, class D>
 HWY_INLINE void drop_next(D d, hn::Vec<D> groups, const std::uint64_t* words,
                           std::uint32_t threshold, T* w) {
   const hn::Repartition<std::uint32_t, D> d32;
-  constexpr Index kHalf = HWY_MAX_BYTES / 4;  // number of keys in a register of words
+  constexpr Index kKeys = HWY_MAX_BYTES / 4;  // number of keys in a register of 32-bit words
   hn::Vec<decltype(d32)> dropped[2 * kStreams];
   dropped_keys<kStreams>(d, groups, words, threshold, dropped);
 #pragma GCC unroll 8
   for (int y = 0; y < 2 * kStreams; ++y) {
-    T* to = w + y * kHalf;
+    T* to = w + y * kKeys;
     if constexpr (sizeof(T) == 4) {
       const hn::ScalableTag<T> dt;
       hn::StoreU(hn::AndNot(hn::BitCast(dt, dropped[y]), hn::LoadU(dt, to)), dt, to);
     } else {
-      HWY_ALIGN std::uint32_t bits[kHalf];
+      HWY_ALIGN std::uint32_t bits[kKeys];
       hn::Store(dropped[y], d32, bits);
-      for (Index z = 0; z < kHalf; ++z) to[z] = bits[z] != 0 ? T(0) : to[z];
+      for (Index z = 0; z < kKeys; ++z) to[z] = bits[z] != 0 ? T(0) : to[z];
     }
   }
 }
@@ -334,7 +336,7 @@ HWY_NOINLINE void drop(T* w, const core::DropoutRow& row, Index j0, Index n) {
   for (Index m = 0; m < kGroups; ++m) {
     order[m] = static_cast<std::uint64_t>(m / 2 + (m % 2) * (kGroups / 2));
   }
-  // Philox's keys of the ten rounds, then the upper words of its counter.
+  // Philox's keys of the ten rounds (two words a round), then words 1, 2 and 3 of its counter.
   std::uint64_t words[23];
   for (std::uint32_t round = 0; round < 10; ++round) {
     words[2 * round] = row.key[0] + round * 0x9E3779B9U;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Replaces scores s by cap tanh(s / cap) and scales slopes by its derivative, on each CPU target.
+// The soft-cap, for each CPU target: replaces scores s by cap tanh(s / cap) and, if `slopes` is
+// given, multiplies these by the derivative, 1 - tanh^2(s / cap).
 #if defined(QKV_KERNELS_SOFT_CAP_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef QKV_KERNELS_SOFT_CAP_INL_H_
 #undef QKV_KERNELS_SOFT_CAP_INL_H_
@@ -19,9 +20,9 @@ HWY_BEFORE_NAMESPACE();
 namespace qkv::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Does the operations of detail::capped (qkv/soft_cap.h) in their order, for bit-identical results.
-// Each operation depends on the previous one, so kChains registers are interleaved to hide the
-// latency.
+// Does the operations of detail::capped (qkv/soft_cap.h) in the same order, for bit-identical
+// results. Each operation depends on the previous one, so kChains registers are interleaved to hide
+// the latency.
 template <class T, int kChains>
 HWY_INLINE void soft_cap_registers(T* HWY_RESTRICT s, T* slopes, T cap, T inverse) {
   const hn::ScalableTag<T> d;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Registers of values as they are stored, and their transposition, for each CPU target.
+// Loads and transposes numbers in the type in which they are stored, for each CPU target.
 #if defined(QKV_KERNELS_STORED_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef QKV_KERNELS_STORED_INL_H_
 #undef QKV_KERNELS_STORED_INL_H_
@@ -21,8 +21,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 // ---- single registers -----------------------------------------------------------------------
 
-// Converts the lower 16 bits of each 32-bit lane, a bfloat16 or float16; the upper bits are
-// ignored.
+// Converts the bfloat16 or float16 number in the lower 16 bits of each 32-bit lane to float32. The
+// upper bits are ignored.
 template <class D, class U = hn::Vec<hn::RebindToUnsigned<D>>>
 HWY_INLINE hn::Vec<D> widen_lower(D d, U bits, const BFloat16*) {
   return hn::BitCast(d, hn::ShiftLeft<16>(bits));
@@ -52,7 +52,7 @@ HWY_INLINE hn::Vec<D> widen_lower(D d, U bits, const Float16*) {
 #endif
 }
 
-// Converts the upper 16 bits of each 32-bit lane, a bfloat16 or float16.
+// Converts the bfloat16 or float16 number in the upper 16 bits of each 32-bit lane to float32.
 template <class D, class U = hn::Vec<hn::RebindToUnsigned<D>>>
 HWY_INLINE hn::Vec<D> widen_upper(D d, U bits, const BFloat16*) {
   const hn::RebindToUnsigned<D> d32;
@@ -63,7 +63,7 @@ HWY_INLINE hn::Vec<D> widen_upper(D d, U bits, const Float16* type) {
   return widen_lower(d, hn::ShiftRight<16>(bits), type);
 }
 
-// Loads one register of values.
+// Loads one register of numbers, converted to the type of D.
 template <class D, class T = hn::TFromD<D>>
 HWY_INLINE hn::Vec<D> load_stored(D d, const T* from) {
   return hn::LoadU(d, from);
@@ -77,8 +77,8 @@ HWY_INLINE hn::Vec<D> load_stored(D d, const Stored* from) {
   return widen_lower(d, hn::PromoteTo(d32, bits), from);
 }
 
-// Loads the first n lanes of a register and sets the others to 0. Memory behind the n values is not
-// touched.
+// Loads the first n lanes of a register and sets the others to 0. Memory behind the n numbers is
+// not read.
 template <class D, class Stored>
 HWY_INLINE hn::Vec<D> load_stored_part(D d, const Stored* from, Index n) {
   using T = hn::TFromD<D>;
@@ -103,7 +103,7 @@ HWY_INLINE hn::Vec<D> load_stored_part(D d, const Stored* from, Index n) {
 
 // ---- transposition --------------------------------------------------------------------------
 
-// Loads 16 bytes of each of several rows into one register: block m from address `from` + m * step.
+// Loads kBytes bytes into one register: its block m, of 16 bytes, from address `from` + m * step.
 template <class T, int kBytes>
 HWY_INLINE hn::Vec<hn::CappedTag<T, kBytes / sizeof(T)>> gather_blocks(const std::byte* from,
                                                                        Index step) {
@@ -117,8 +117,8 @@ HWY_INLINE hn::Vec<hn::CappedTag<T, kBytes / sizeof(T)>> gather_blocks(const std
   }
 }
 
-// Transposes the first 16 bytes of each row in words of 4 or 8 bytes: to[c] is word c of each row.
-// Block m of 16 bytes of each register has rows 4 m .. 4 m + 3 (for double, 2 m and 2 m + 1).
+// Transposes the first 16 bytes of each row in words of 4 (for double, 8) bytes: lane r of to[c] is
+// word c of row r. So each 16-byte block of to[c] holds words of four (two) consecutive rows.
 HWY_INLINE void transpose_words(const std::byte* rows, Index stride,
                                 hn::Vec<hn::ScalableTag<float>>* to) {
   const hn::ScalableTag<float> d;
@@ -159,7 +159,7 @@ HWY_INLINE void transpose_lines(const std::byte* rows, Index stride,
   __asm__("" : "+r"(stride));
   __m512 x[16];
   __m512 y[16];
-  // Within each quarter of a register, word c of rows g .. g + 3 goes to y[g + c].
+  // Quarter q of y[g + c] becomes word 4q + c of rows g .. g + 3.
 #pragma GCC unroll 8
   for (int r = 0; r < 16; r += 2) {
     const std::byte* four = rows + r / 4 * 4 * stride;
@@ -172,10 +172,10 @@ HWY_INLINE void transpose_lines(const std::byte* rows, Index stride,
   for (int g = 0; g < 16; g += 4) {
 #pragma GCC unroll 2
     for (int c = 0; c < 2; ++c) {
-      const __m512d upper = _mm512_castps_pd(x[g + c]);
-      const __m512d lower = _mm512_castps_pd(x[g + 2 + c]);
-      y[g + 2 * c] = _mm512_castpd_ps(_mm512_unpacklo_pd(upper, lower));
-      y[g + 2 * c + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(upper, lower));
+      const __m512d first = _mm512_castps_pd(x[g + c]);
+      const __m512d second = _mm512_castps_pd(x[g + 2 + c]);
+      y[g + 2 * c] = _mm512_castpd_ps(_mm512_unpacklo_pd(first, second));
+      y[g + 2 * c + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(first, second));
     }
   }
   // Word 4q + c of all rows, to[4q + c], is quarter q of y[c], y[4 + c], y[8 + c] and y[12 + c].
@@ -193,8 +193,8 @@ HWY_INLINE void transpose_lines(const std::byte* rows, Index stride,
 }
 #endif
 
-// A transposed step: kStepBytes bytes of each of a register's rows, one row in each lane. Words
-// have the size of T: one channel, or two of 16 bits.
+// kStepBytes bytes of each of as many rows as a register has lanes, transposed: lane r of words[w]
+// is word w of row r. A word has the size of T: it is one channel, or two of 16 bits.
 template <class T, class Stored, int kStepBytes>
 struct Step {
   using V = hn::Vec<hn::ScalableTag<T>>;
@@ -202,7 +202,7 @@ struct Step {
   static constexpr int kChannels = kBytes / sizeof(Stored);
   V words[kBytes / sizeof(T)];
 
-  // Transposes the first kStepBytes bytes of as many rows as a register has lanes.
+  // Transposes the first kStepBytes bytes of each row.
   HWY_INLINE Step(const Stored* rows, Index stride) {
     const auto* first = reinterpret_cast<const std::byte*>(rows);
     const Index byte_stride = stride * static_cast<Index>(sizeof(Stored));
@@ -224,11 +224,12 @@ struct Step {
   }
 };
 
-// The number of bytes of a row that are transposed at a time while as many are left.
+// The number of bytes of a row that are transposed at a time, as long as the row has so many left.
 template <class T>
 inline constexpr int kWideStep = HWY_TARGET == HWY_AVX3 && sizeof(T) == 4 ? 64 : 16;
 
-// The number of channels of a step after which as many bytes have been read as a cache line has.
+// The number of channels of a step that have as many bytes, in all rows of the step together, as a
+// cache line.
 template <class Channels, class T>
 inline constexpr int kChannelsOfLine =
     Channels::kChannels * int{kLine} /
@@ -236,11 +237,12 @@ inline constexpr int kChannelsOfLine =
 
 // ---- memory ahead ---------------------------------------------------------------------------
 
-// Prefetches the cache lines of rows ahead in the order of memory, one at a time: many prefetches
-// at once wait for each other, and loads that are needed now wait for them.
+// Prefetches the cache lines of rows that will be read later, one at a time, row by row: many
+// prefetches at once wait for each other, and loads that are needed now wait for them.
 class LinesAhead {
  public:
-  // `any` is memory that is in use anyway: it is prefetched if there is nothing ahead.
+  // Begins with row n of `ahead`. `any` is memory that is in use anyway: it is prefetched if
+  // `ahead` is empty.
   LinesAhead(const ReadAhead& ahead, Index n, const void* any) {
     if (ahead.bytes > 0) {
       at_ = ahead.data + n * ahead.stride;
@@ -258,9 +260,8 @@ class LinesAhead {
     end_ = at_ + whole_;
   }
 
-  // Prefetches the next line. The line of the last bytes of a row is prefetched with the one before
-  // it: rows that end within a line, as those of q8 do, would need more calls than there are lines
-  // read.
+  // Prefetches the next line, and with the last whole line of a row the line of its last byte: else
+  // rows that end within a line, as rows of q8 do, would need more calls than lines are read.
   HWY_INLINE void ask() {
     __builtin_prefetch(at_);
     at_ += kLine;
@@ -277,13 +278,13 @@ class LinesAhead {
   const std::byte* end_ = nullptr;  // end of this row's whole lines
   Index stride_ = 0;
   Index bytes_ = kLine;  // bytes of a row
-  Index whole_ = kLine;  // bytes of its whole lines
+  Index whole_ = kLine;  // bytes of a row's whole lines
 };
 
 // ---- any storage type -----------------------------------------------------------------------
 
-// Calls f(rows) with the rows as the type they are stored in: one that is_read_in_place<T>, but not
-// q8.
+// Calls f with x.data as a pointer to the stored type, which may be any type that loops for T read
+// in place (is_read_in_place) except q8.
 template <class T, class F>
 HWY_INLINE void visit_stored(const StoredRows& x, const F& f) {
   if constexpr (sizeof(T) == 4) {

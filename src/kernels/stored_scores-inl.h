@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scores of few queries and keys as they are stored, for each CPU target: keys that are read once
-// are not worth packing.
+// Scores for few queries, from keys as they are stored, for each CPU target. Keys that are read
+// only once are not worth packing.
 #if defined(QKV_KERNELS_STORED_SCORES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef QKV_KERNELS_STORED_SCORES_INL_H_
 #undef QKV_KERNELS_STORED_SCORES_INL_H_
@@ -23,13 +23,13 @@ HWY_BEFORE_NAMESPACE();
 namespace qkv::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// The largest number of rows of a tile. AVX-512's 32 registers hold their sums, a step of keys, and
-// a query's channel.
+// The largest number of rows of a tile. AVX-512's 32 registers hold the sums of 8 rows, a step of
+// keys, and a query's channel.
 inline constexpr int kMostStoredRows = HWY_TARGET == HWY_AVX3 ? 8 : 6;
 
-// Computes some rows' scores of `registers` whole registers of keys, in the order of scores_tile in
-// kernels/tile-inl.h: each block of channels is summed from zero and added to s, the first only if
-// `adds`.
+// Computes the scores of kRows queries and `registers` whole registers of keys, in the order of
+// scores_tile in kernels/tile-inl.h: each block of channels is summed from zero and added to s, but
+// the first block replaces s unless `adds`. The last block multiplies the result by `scale`.
 template <class T, class Stored, int kRows>
 HWY_NOINLINE void stored_scores_tile(const RowsOf<const T>& q, Index D,
                                      const RowsOf<const Stored>& k, Index registers, bool adds,
@@ -109,8 +109,8 @@ void stored_scores_of(const RowsOf<const T>& q, Index rows, Index D, const RowsO
   constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
   constexpr Index kBlock = core::kChannelBlock;
   constexpr Index kStep = Step<T, Stored, 16>::kChannels;
-  // Adds `channels` channels from c on of `registers` registers of keys from key n on, which are in
-  // `block`.
+  // Adds channels c .. c + channels - 1 to the scores of `registers` registers of keys from key n
+  // on. `block` holds these channels of these keys.
   const auto add = [&](Index n, Index c, Index channels, const RowsOf<const Stored>& block,
                        Index registers) HWY_ATTR {
     for_each_stored_tile(rows, [&](Index r, Index some) HWY_ATTR {
@@ -120,8 +120,8 @@ void stored_scores_of(const RowsOf<const T>& q, Index rows, Index D, const RowsO
           c + channels < D ? T(1) : scale, {s.data + r * s.stride + n, s.stride}, lines);
     });
   };
-  // Steps of the last block may go beyond the last channel. Such a block is copied, with zeros
-  // behind its channels.
+  // The last step of the last block of channels may go beyond channel D - 1. Such a block is
+  // copied, with zeros behind its channels.
   const Index in_place = D % kStep == 0 ? D : D / kBlock * kBlock;
   alignas(64) Stored copy[kLanes * kBlock];
   const auto add_copies = [&](Index n, Index from, Index count) HWY_ATTR {
@@ -137,7 +137,8 @@ void stored_scores_of(const RowsOf<const T>& q, Index rows, Index D, const RowsO
       add(n, c, channels, {copy, kBlock}, 1);
     }
   };
-  // If there are several tiles of rows, all read one register of keys before the next.
+  // If there are several tiles of rows, all of them read one register of keys before any reads the
+  // next.
   const Index registers = keys / kLanes;
   const Index at_once = rows <= kMostStoredRows ? std::max<Index>(registers, 1) : 1;
   for (Index g = 0; in_place > 0 && g < registers; g += at_once) {

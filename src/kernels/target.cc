@@ -14,8 +14,8 @@ namespace qkv::kernels {
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
 namespace {
 
-// Whether the CPU converts between float16 and float32. __builtin_cpu_supports() of clang 16 has no
-// name for it.
+// Whether the CPU has F16C, conversions between float16 and float32. __builtin_cpu_supports() of
+// clang 16 does not know this feature.
 bool has_f16c() noexcept {
   unsigned eax = 0;
   unsigned ebx = 0;
@@ -61,6 +61,7 @@ bool is_supported(Target target) noexcept {
 
 namespace {
 
+// Whether to prefer avx512 to avx512bf16 (see ordered_targets).
 // Intel's CPUs with AVX512-BF16 (family 6, Cooper Lake to Granite Rapids) issue one VDPBF16PS
 // every second cycle but two fused multiply-adds every cycle. The choice follows from the CPU's
 // maker, not from a measurement, so that one CPU always gives the same bits.

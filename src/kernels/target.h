@@ -10,10 +10,10 @@
 // The instruction sets that kernels are compiled for.
 
 // The lists of targets of each architecture, best first (but see ordered_targets): X(with,
-// enumerator, name, Highway's name). avx512bf16 and amx have the kernels of avx512, and their own
-// for products of BF16 (kernels/dot2_kernels.h, kernels/amx_kernels.h). amx-emulated has the
-// arithmetic of amx, slowly, on CPUs without AMX; it is last, so that it is used only where it is
-// asked for.
+// enumerator, name, Highway's name). avx512bf16 and amx run the kernels of avx512, except that each
+// has kernels of its own for products of BF16 (kernels/dot2_kernels.h, kernels/amx_kernels.h).
+// amx-emulated gives the results of amx, slowly, on CPUs without AMX; it is last, so that it is
+// used only where it is asked for.
 #define QKV_FOR_EACH_X86_TARGET(X, with)   \
   X(with, kAmx, "amx", AVX3)               \
   X(with, kAvx512Bf16, "avx512bf16", AVX3) \
@@ -24,7 +24,8 @@
 // Every AArch64 CPU has NEON.
 #define QKV_FOR_EACH_ARM_TARGET(X, with) X(with, kNeon, "neon", NEON)
 
-// The targets of this build, and those of the other architecture, for which it has no kernels.
+// The targets of this build, and those of the other architecture, for which this build has no
+// kernels.
 #if defined(__aarch64__)
 #define QKV_FOR_EACH_TARGET QKV_FOR_EACH_ARM_TARGET
 #define QKV_FOR_EACH_ABSENT_TARGET QKV_FOR_EACH_X86_TARGET
@@ -33,17 +34,17 @@
 #define QKV_FOR_EACH_ABSENT_TARGET QKV_FOR_EACH_ARM_TARGET
 #endif
 
-// For the files of kernels: Highway's targets that are disabled there, and whether the target being
-// compiled is on the list. SVE is disabled since kernels keep registers in arrays, and the compiler
-// does not know the size of SVE's types.
+// For the files of kernels: Highway's targets that are disabled there, and whether
+// QKV_FOR_EACH_TARGET contains the target being compiled. SVE is disabled since kernels keep
+// registers in arrays, and the compiler does not know the size of SVE's types.
 #define QKV_SVE_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
 #define QKV_DISABLED_HIGHWAY_TARGETS (HWY_SSSE3 | HWY_AVX3_DL | QKV_SVE_TARGETS)
 #define QKV_OR_HIGHWAY_TARGET(with, enumerator, name, highway) | HWY_##highway
 #define QKV_COMPILES_FOR_TARGET \
   ((HWY_TARGET & (0 QKV_FOR_EACH_TARGET(QKV_OR_HIGHWAY_TARGET, ))) != 0)
 
-// Returns function() from the namespace of a target: Highway compiles one namespace for each target
-// of its own. A switch would have equal cases for targets that share a table.
+// QKV_TABLE_OF_TARGET returns what function() returns in the namespace of `target`. Highway
+// compiles one namespace for each of its targets (such as N_AVX3), which several of ours may share.
 #define QKV_RETURN_FOR_TARGET(function, enumerator, name, highway) \
   if (wanted == Target::enumerator) return N_##highway::function();
 #define QKV_TABLE_OF_TARGET(target, function)          \

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The two products of attention as register tiles, and the packing of keys, for each CPU target.
+// The products q k^T and w v in register tiles, and the packing of keys, for each CPU target.
 #if defined(QKV_KERNELS_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef QKV_KERNELS_TILE_INL_H_
 #undef QKV_KERNELS_TILE_INL_H_
@@ -25,9 +25,9 @@ namespace hn = hwy::HWY_NAMESPACE;
 // Number of registers per row of a tile.
 inline constexpr int kTileVectors = HWY_TARGET == HWY_AVX3 ? 4 : 2;
 
-// Number of the `rest` remaining rows that the next tile takes: as many as fit, but 4 if 7 or 8 are
-// left. The last tile then has 3 or 4 rows: a tile of one or two rows has too few independent sums
-// to hide the latency of an addition.
+// Returns how many of the `rest` remaining rows the next tile takes: as many as fit, but 4 if 7 or
+// 8 are left. The last tile then has 3 or 4 rows: a tile of one or two rows has too few independent
+// sums to hide the latency of an addition.
 HWY_INLINE Index rows_of_tile(Index rest) {
   return rest <= kTileRows ? rest : rest <= kTileRows + 2 ? (rest + 1) / 2 : kTileRows;
 }
@@ -35,7 +35,7 @@ HWY_INLINE Index rows_of_tile(Index rest) {
 // ---- panels ---------------------------------------------------------------------------------
 
 // Packs channels from c on of as many keys as a register has lanes, in whole steps of
-// Channels::kChannels; returns the first channel that is left.
+// Channels::kChannels. Returns the first channel that is not packed.
 template <class Channels, class T, class Stored>
 HWY_INLINE Index pack_steps(const Stored* rows, Index stride, Index c, Index D, T* panel) {
   const hn::ScalableTag<T> d;
@@ -144,7 +144,8 @@ HWY_NOINLINE void scores_tile(const T* HWY_RESTRICT q, Index q_stride, Index cha
   }
 }
 
-// Computes scores over all blocks of D channels, added to what s holds if `adds`.
+// Computes scores over all blocks of D channels. If `adds`, s holds sums over earlier channels, to
+// which the sums are added before they are multiplied by `scale`.
 template <class T>
 void add_scores(const RowsOf<const T>& q, Index rows, Index D, const T* panel, bool adds, T scale,
                 const RowsOf<T>& s) {
@@ -238,8 +239,9 @@ struct NoAhead {
   HWY_INLINE void ask() {}
 };
 
-// Adds the weighted sums of `keys` values to a tile of acc: kRows rows of kVectors registers of
-// channels. The last register has only `last` channels unless kWhole.
+// Adds the weighted sums of `keys` values to a tile of acc (kColumnsAlone: writes them there). The
+// tile has kRows rows of kVectors registers of channels. The last register has only `last` channels
+// unless kWhole.
 template <class T, class Stored, Weights kWeights, int kRows, int kVectors, bool kWhole,
           class Ahead>
 HWY_NOINLINE void weighted_sum_tile(const T* HWY_RESTRICT w, Index w_stride,
@@ -316,7 +318,7 @@ void weighted_sum_rows(const RowsOf<const T>& w, const RowsOf<const Stored>& v, 
   using Tile = void (*)(const T*, Index, const Stored*, Index, Index, Index, T*, Index, Ahead&);
   constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
   constexpr int kMost = kMostVectors<kRows, Ahead>;
-  // Instances of weighted_sum_tile, indexed by the number of registers less one.
+  // Instances of weighted_sum_tile, indexed [registers - 1].
   const auto tiles = []<bool kWhole, int... kVectors>(std::integer_sequence<int, kVectors...>) {
     return std::array<Tile, kMost>{
         &weighted_sum_tile<T, Stored, kWeights, kRows, kVectors + 1, kWhole, Ahead>...};
@@ -353,15 +355,15 @@ void any_weighted_sum(const RowsOf<const T>& w, Index rows, const RowsOf<const S
   kOfRowCount[rows - 1](w, v, keys, E, acc, ahead);
 }
 
-// Adds weighted sums for any number of rows. All rows use one group of v's channels before the next
-// group is read.
+// Adds weighted sums for any number of rows. All rows use up to kMost registers of v's channels
+// before the next channels are read.
 template <class T, Weights kWeights>
 void sum_of_rows(const RowsOf<const T>& w, Index rows, const RowsOf<const T>& v, Index keys,
                  Index E, const RowsOf<T>& acc) {
   using Tile = void (*)(const T*, Index, const T*, Index, Index, Index, T*, Index, NoAhead&);
   constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
   constexpr int kMost = kTileVectors;
-  // Instances of weighted_sum_tile, indexed by the numbers of rows and registers, less one each.
+  // Instances of weighted_sum_tile, indexed [rows - 1][registers - 1].
   using Row = std::array<Tile, kMost>;
   constexpr auto row_of =
       []<bool kWhole, int kRows, int... kVectors>(std::integer_sequence<int, kVectors...>) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tiles of AMX, and tiles that have the same arithmetic in AVX-512.
+// AMX tiles, and an emulation of them by AVX-512 instructions with the same arithmetic.
 #ifndef QKV_KERNELS_TILES_INL_H_
 #define QKV_KERNELS_TILES_INL_H_
 
@@ -17,24 +17,25 @@
 HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512bf16")
 namespace qkv::kernels::HWY_NAMESPACE {
 
-// The most rows of a tile, and the most 32-bit elements of its rows.
+// The largest number of rows of a tile, and also of 32-bit elements of a row.
 inline constexpr Index kTileSide = 16;
 inline constexpr int kTiles = 8;
 
 inline constexpr TileShape kFullTiles{kTileSide, kTileSide, kTileSide};
 
-// The tiles that hold c += a b: 0 .. kSums - 1 hold c, kLeft holds a, kFirstRight and later hold b.
+// The tiles' use in products c += a b: tiles 0 .. kSums - 1 hold c, tile kLeft holds a, and tiles
+// from kFirstRight on hold b.
 inline constexpr int kSums = 4;
 inline constexpr int kLeft = 4;
 inline constexpr int kFirstRight = 5;
 
 // The functions of HardwareTiles and EmulatedTiles; strides are in bytes:
-//   shape(s)           sets the shapes; the tiles' contents are lost if s is another shape
-//   zero<n>()          sets tile n, one of c, to +0
-//   load<n>(p, s)      reads tile n
-//   stream<n>(p, s)    reads tile n, whose lines are not needed again soon
-//   store<n>(p, s)     writes tile n
-//   multiply<c, b>()   adds the AMX products of tile kLeft and tile b to tile c
+//   shape(s)               sets the tiles' shape; if s is another shape, their contents are lost
+//   zero<n>()              sets tile n, one of c, to +0
+//   load<n>(p, stride)     reads tile n from p
+//   stream<n>(p, stride)   reads tile n from p, where its memory is not needed again soon
+//   store<n>(p, stride)    writes tile n to p
+//   multiply<c, b>()       adds the AMX products of tile kLeft and tile b to tile c
 
 // ---- tiles of the CPU -------------------------------------------------------------------------
 
@@ -55,7 +56,7 @@ class HardwareTiles {
     configure(wanted);
   }
   // The instructions are written as assembly: the compilers' own functions need these instructions
-  // enabled for whole files, and gcc 12 declares 8 of the 64 bytes that LDTILECFG reads.
+  // enabled for whole files, and gcc 12 assumes that LDTILECFG reads 8 bytes, while it reads 64.
   template <int n>
   static void zero() {
     __asm__ volatile("tilezero %%tmm%c0" ::"i"(n));
@@ -93,8 +94,8 @@ class HardwareTiles {
 
 // ---- tiles in AVX-512 -------------------------------------------------------------------------
 
-// Makes vector instructions take subnormal operands as zeros and tiny results as zeros, as AMX
-// does.
+// While an object of this class lives, vector instructions replace subnormal operands and tiny
+// results by zeros, as AMX does.
 class FlushesSubnormals {
  public:
   FlushesSubnormals() : before_(_mm_getcsr()) { _mm_setcsr(before_ | kFlushToZero | kZeroInputs); }
@@ -108,7 +109,7 @@ class FlushesSubnormals {
   const unsigned before_;
 };
 
-// The first (lower) numbers of 16 words, and the second, as float32.
+// first_of() returns the first (lower) BF16 numbers of 16 words as float32, second_of() the second.
 HWY_INLINE __m512 first_of(__m512 words) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(words), 16));
 }
@@ -119,8 +120,8 @@ HWY_INLINE __m512 second_of(__m512 words) {
 
 class EmulatedTiles {
  public:
-  // The contents become NaN where those of the CPU's tiles become zeros, so that a kernel that
-  // relies on zeros gives wrong results.
+  // Another shape fills the tiles with NaN, whereas it fills the CPU's tiles with zeros, so that a
+  // kernel that relies on zeros gives wrong results here.
   void shape(const TileShape& wanted) {
     if (shape_ == wanted) return;
     shape_ = wanted;

@@ -36,7 +36,7 @@ void adam(const core::AdamFactors<T>& f, const T* g, T* m, T* v, T* w, Index n) 
     const auto step = hn::Div(hn::Mul(set(f.m_rate), mean), root);
     hn::StoreU(mean, d, m + i);
     hn::StoreU(square, d, v + i);
-    hn::StoreU(hn::Sub(hn::Mul(set(f.kept), hn::LoadU(d, w + i)), step), d, w + i);
+    hn::StoreU(hn::Sub(hn::Mul(set(f.decay_factor), hn::LoadU(d, w + i)), step), d, w + i);
   });
 }
 
@@ -84,7 +84,7 @@ constexpr int largest_power_below(int count) {
   return power;
 }
 
-// Sums a register of elements from index i on over kCount sets, as a tree.
+// Returns a register of sums over kCount sets, added as a tree: of elements i, i + 1, ...
 template <int kCount, class D, class T>
 HWY_INLINE hn::Vec<D> tree(D d, T* const* sets, Index i) {
   if constexpr (kCount == 1) {
@@ -109,8 +109,8 @@ void sum_at_once(T* const* sets, Index count, Index first, Index n) {
   if constexpr (kCount > 2) sum_at_once<T, kCount - 1>(sets, count, first, n);
 }
 
-// Sums `count` sets. If there are more than kSetsAtOnce, each half is summed into its first set,
-// and the two are added.
+// Sums `count` sets into sets[0]. More than kSetsAtOnce sets are divided in two parts: each part is
+// summed into its first set, and then the two sums are added.
 template <class T>
 void sum_sets(T* const* sets, Index count, Index first, Index n) {
   if (count <= kSetsAtOnce) return sum_at_once<T>(sets, count, first, n);

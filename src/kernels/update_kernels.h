@@ -15,12 +15,12 @@ namespace qkv::kernels {
 
 template <class T>
 struct UpdateKernels {
-  // One update of m, v and w by the gradient g.
+  // Updates the moments m and v and the parameters w, n elements each, by the gradient g.
   void (*adam)(const core::AdamFactors<T>& f, const T* g, T* m, T* v, T* w, Index n);
-  // Returns the sum of the squares.
+  // Returns the sum of the squares of n elements.
   double (*squares)(const T* x, Index n);
-  // Replaces elements first .. first + n - 1 of sets[0] by the sums of those of all `count` > 0
-  // sets; the other sets' elements are unspecified afterwards.
+  // Replaces elements first .. first + n - 1 of sets[0] by their sums over all `count` > 0 sets
+  // (one array each). In the other sets these elements are unspecified afterwards.
   void (*sum_sets)(T* const* sets, Index count, Index first, Index n);
 };
 

@@ -38,8 +38,8 @@ HWY_INLINE T tree_sum_of_lanes([[maybe_unused]] D d, hn::Vec<D> x) {
   }
 }
 
-// The larger and the smaller of a and x, or x where one is NaN. Highway's Max and Min return x on
-// x86 as well, but on AArch64 the operand that is a number.
+// at_least() returns the larger of a and x, at_most() the smaller; where a or x is NaN, both return
+// x. Highway's Max and Min return x on x86, too, but on AArch64 the operand that is not NaN.
 template <class V>
 HWY_INLINE V at_least(V a, V x) {
 #if HWY_ARCH_X86

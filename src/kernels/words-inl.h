@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Words of two BF16 numbers (kernels/dot2_kernels.h), for the target avx512bf16 only.
+// Words of two BF16 numbers (kernels/dot2_kernels.h), for targets with AVX512-BF16 only.
 #ifndef QKV_KERNELS_WORDS_INL_H_
 #define QKV_KERNELS_WORDS_INL_H_
 
@@ -28,7 +28,7 @@ HWY_INLINE const BFloat16* row_of(const StoredRows& x, Index n) {
   return static_cast<const BFloat16*>(x.data) + n * x.stride;
 }
 
-// Masks of the first n of 16 or 32 lanes.
+// Masks that select the first n lanes, of 16 lanes (words) or 32 (values).
 HWY_INLINE __mmask16 first_words(Index n) {
   return static_cast<__mmask16>((1U << std::clamp<Index>(n, 0, 16)) - 1U);
 }
@@ -36,7 +36,8 @@ HWY_INLINE __mmask32 first_values(Index n) {
   return static_cast<__mmask32>((std::uint64_t{1} << std::clamp<Index>(n, 0, 32)) - 1U);
 }
 
-// Joins the values of two rows in words: channels 0 .. 15, or with `upper` 16 .. 31.
+// Joins two rows: word c has the values of channel c of the first and the second row, for channels
+// 0 .. 15, or 16 .. 31 if `upper`.
 HWY_INLINE __m512 join_pair_of_rows(__m512i first, __m512i second, bool upper) {
   const __m512i lanes = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40,
                                          8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
@@ -46,7 +47,8 @@ HWY_INLINE __m512 join_pair_of_rows(__m512i first, __m512i second, bool upper) {
 
 // ---- keys -----------------------------------------------------------------------------------
 
-// Copies `width` channels of `count` keys from channel c on, with zeros behind them.
+// Copies channels c .. c + width - 1 of the first `count` keys to the array `to`, of shape
+// [kWordLanes][kLineChannels], whose other elements become zeros.
 inline void copy_line(const StoredRows& k, Index count, Index c, Index width, BFloat16* to) {
   std::fill_n(to, kWordLanes * kLineChannels, BFloat16());
   for (Index x = 0; x < count; ++x) {
@@ -54,8 +56,8 @@ inline void copy_line(const StoredRows& k, Index count, Index c, Index width, BF
   }
 }
 
-// Words of up to kLineChannels channels of up to kWordLanes keys: register m holds channels 2m and
-// 2m + 1 of each key.
+// Words of up to kLineChannels channels, from channel c on, of up to kWordLanes keys: register m
+// holds channels c + 2m and c + 2m + 1 of each key.
 struct LineWords {
   hn::Vec<hn::ScalableTag<float>> words[kLineWords];
 
@@ -128,7 +130,7 @@ inline void round_weights(const float* w, Index n, float* to) {
   }
 }
 
-// True if both numbers of each of n words are finite.
+// Whether both numbers of each of n words are finite.
 inline bool all_finite_words(const float* x, Index n) {
   const __m512i exponent = _mm512_set1_epi16(0x7F80);
   __mmask32 non_finite = 0;

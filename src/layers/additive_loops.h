@@ -21,7 +21,7 @@ struct AdditiveLoops {
 
   AdditiveLoops(const Context& context, std::string_view function);
 
-  // Computes to_r = sum_n a_rn b_n.
+  // Computes to_r = sum_c a_rc b_c, over n channels c, for `count` rows r.
   void dots(const dense::RowsOf<const T>& a, Index count, const T* b, Index n, T* to) const;
   // Computes the scores of `keys` keys in panels of kPanel keys; panels are `stride` numbers apart.
   void scores(kernels::ExponentialForm form, const T* query, const T* panels, Index stride,

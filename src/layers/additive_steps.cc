@@ -35,24 +35,24 @@ void for_each_source(Call& call, Index B, const F& f) {
   });
 }
 
-// Row (a, b) of [A,B,C].
+// Returns the address of row (a, b) of x, [A,B,C].
 template <class T, class AnyView>
 T* row_at(const AnyView& x, Index a, Index b) {
   return x.template as<std::remove_const_t<T>>() + a * x.stride(0) + b * x.stride(1);
 }
 
-// The rows (b, 0), (b, 1), .. of [B,Ts,C].
+// Returns rows (b, 0), (b, 1), ... of x, [B,Ts,C].
 template <class T, class AnyView>
 RowsOf<T> rows_of_source(const AnyView& x, Index b) {
   return {row_at<T>(x, b, 0), x.stride(1)};
 }
 
-// The first `width` channels of [A,B,units], as [A,B,width].
+// Returns the first `width` channels of x, [A,B,units], as a view [A,B,width].
 View first_channels(Tensor& x, Index width) { return slice(x, 2, 0, width); }
 
 }  // namespace
 
-// Addresses in the arrays of `s`: of the data of source b, or of its query in one step.
+// Addresses in the arrays of `s`: of the data of source b, or of the data of its query in `step`.
 template <class T>
 struct AdditiveSteps::Arrays {
   AdditiveSteps& s;
@@ -119,12 +119,12 @@ void AdditiveSteps::project_keys() {
       T* const power = x + units_;
       ExponentialForm& form = forms_[static_cast<std::size_t>(b)];
       for (Index j = 0; j < lengths_[static_cast<std::size_t>(b)]; ++j) {
-        const ExponentialForm one = loops.by.exponentials(
+        const ExponentialForm form_of_key = loops.by.exponentials(
             projected.values<T>().data() + (b * Ts_ + j) * units_, units_, x, power);
-        form = std::max(form, one);
+        form = std::max(form, form_of_key);
         T* const panel = at.panels(b) + j / kPanel * at.panel_stride() + j % kPanel;
-        // The panels start as zeros, so powers are written only if the row has any.
-        const Index numbers = one == ExponentialForm::kPowers ? 2 * units_ : units_;
+        // The panels start as zeros, so powers are written only if the key has any.
+        const Index numbers = form_of_key == ExponentialForm::kPowers ? 2 * units_ : units_;
         for (Index u = 0; u < numbers; ++u) panel[u * kPanel] = x[u];
         for (Index c = 0; c < units_ / kUnitLanes; ++c) {
           std::copy_n(x + c * kUnitLanes, kUnitLanes, at.column(b, c) + j * kUnitLanes);
@@ -165,7 +165,7 @@ void AdditiveSteps::attend(Index step, const ConstView& s, const View& out) {
   });
 }
 
-void AdditiveSteps::begin_undoing() {
+void AdditiveSteps::allocate_gradients() {
   if (d_v_.given()) return;
   d_projected_ = Tensor(dtype(), {queries_.size(0), B_, parameters_.v.size(0)});
   d_columns_ = Tensor(dtype(), {B_, units_ / kUnitLanes, Ts_, kUnitLanes});
@@ -176,7 +176,7 @@ void AdditiveSteps::begin_undoing() {
 
 void AdditiveSteps::undo(Index step, const ConstView& d_out, const View& ds) {
   constexpr std::string_view kFunction = "AdditiveSteps::undo";
-  begin_undoing();
+  allocate_gradients();
   core::dispatch(dtype(), [&]<class T>() {
     Call call(context_, kFunction, 0, 0);
     const AdditiveLoops<T> loops(context_, kFunction);
@@ -186,14 +186,14 @@ void AdditiveSteps::undo(Index step, const ConstView& d_out, const View& ds) {
       const Index length = lengths_[static_cast<std::size_t>(b)];
       const T* const w = at.weights(step, b);
       T* const d = d_scores_.values<T>().data() + b * padded_;
-      // The backward of out = sum_j w_j value_j:
+      // Backward through out = sum_j w_j value_j:
       loops.dots(rows_of_source<const T>(sources_.values, b), length, row_at<const T>(d_out, 0, b),
                  sources_.values.size(2), d);
-      // The backward of w = softmax(e):
+      // Backward through w = softmax(e):
       T mean = 0;
       for (Index j = 0; j < length; ++j) mean += w[j] * d[j];
       for (Index j = 0; j < length; ++j) d[j] = w[j] * (d[j] - mean);
-      // The backward of e_j = v . tanh(p + Wk k_j):
+      // Backward through e_j = v . tanh(p + Wk k_j):
       const T* const query = at.query(step, b);
       const ExponentialForm form = query_forms_[static_cast<std::size_t>(step * B_ + b)];
       T* const left = d_left_.values<T>().data() + b * units_;
@@ -209,14 +209,14 @@ void AdditiveSteps::undo(Index step, const ConstView& d_out, const View& ds) {
       for (Index u = 0; u < d_projected_.size(2); ++u) d_projected[u] = left[u] * v[u];
     });
   });
-  // The backward of p = Wq s:
+  // Backward through p = Wq s:
   query_.backward_input(slice(d_projected_, 0, step, step + 1), ds, Write::kAccumulate);
 }
 
 void AdditiveSteps::finish(const AllSteps& all, const View& d_values, const View& d_keys,
                            AdditiveAttention::Parameters& gradients) {
   constexpr std::string_view kFunction = "AdditiveSteps::finish";
-  begin_undoing();
+  allocate_gradients();
   value_gradients(all.d_out, d_values);
   const Index U = parameters_.v.size(0);
   linear_backward_parameters(kFunction, all.s, d_projected_, LinearGradientViews{gradients.w_q},
@@ -255,7 +255,8 @@ void AdditiveSteps::value_gradients(const ConstView& d_out, const View& d_values
   });
 }
 
-// Computes the gradient of Wk k_j, which is 0 beyond a source's end, and that of v.
+// Computes `d_projected`, the gradient of Wk k_j (0 for keys beyond a source's length), and the
+// gradient of v.
 void AdditiveSteps::make_key_gradients(Tensor& d_projected, const View& d_v) {
   const Index U = parameters_.v.size(0);
   core::dispatch(dtype(), [&]<class T>() {

@@ -13,11 +13,11 @@
 // Additive attention of a decoder, with one query for each of B sources in a step (Bahdanau et al.
 // 2015, appendix A.1.2), forward and backward:
 //   p = Wq s        e_j = v . tanh(p + Wk k_j)        w = softmax(e)        out = sum_j w_j value_j
-// The projections of the keys are computed once. A backward step completes only the gradient of s,
-// which the step before needs; it keeps the factors of all other gradients, whose products over all
-// steps follow at the end. Results equal those of AdditiveMemory up to rounding. With
-// AdditiveMemory instead, `qkv train` takes 1.7 times as long with 64 units and 1.2 times with 256
-// (CPU seconds, one thread, sentences of Tatoeba).
+// The projections of the keys are computed once. The backward pass of a step completes only the
+// gradient of s, which the backward pass of the previous step needs. For the other gradients it
+// stores factors, from which finish() computes the sums over all steps. Results equal those of
+// AdditiveMemory up to rounding. With AdditiveMemory instead, `qkv train` takes 1.7 times as long
+// with 64 units and 1.2 times with 256 (CPU seconds, one thread, sentences of Tatoeba).
 namespace qkv::layers {
 
 // The arrays of a batch of source sequences. Rows have contiguous channels and the layer's dtype,
@@ -25,7 +25,7 @@ namespace qkv::layers {
 struct StepSources {
   ConstView keys{};     // [B,Ts,Dk]
   ConstView values{};   // [B,Ts,E]
-  ConstView lengths{};  // [B] int32 in 0..Ts: rows from there on affect no result
+  ConstView lengths{};  // [B] int32 in 0..Ts: keys and values from row lengths_b on have no effect
 };
 
 class QKV_API AdditiveSteps {
@@ -56,7 +56,7 @@ class QKV_API AdditiveSteps {
 
   DType dtype() const { return v_.dtype(); }
   void project_keys();
-  void begin_undoing();
+  void allocate_gradients();
   void value_gradients(const ConstView& d_out, const View& d_values);
   void make_key_gradients(Tensor& d_projected, const View& d_v);
 
@@ -65,7 +65,7 @@ class QKV_API AdditiveSteps {
   Context& context_;
   Index B_ = 0;
   Index Ts_ = 0;
-  Index units_ = 0;   // U rounded up to whole columns of kUnitLanes; v is 0 in the rest
+  Index units_ = 0;   // U rounded up to whole columns of kUnitLanes; v_ is 0 from unit U on
   Index padded_ = 0;  // Ts rounded up to whole panels of kPanel
   std::vector<Index> lengths_;
   Tensor no_bias_;  // absent
@@ -74,9 +74,9 @@ class QKV_API AdditiveSteps {
   // The exponentials of projected rows (kernels/additive_kernels.h): x and power.
   Tensor panels_;   // [B,padded/kPanel,2 units,kPanel]: keys, for scores
   Tensor columns_;  // [2,B,units/kUnitLanes,Ts,kUnitLanes]: for gradients
-  std::vector<kernels::ExponentialForm> forms_;  // [B]: the most general form of a source
-  // The numbers kept for each step.
-  Tensor queries_;                                     // [steps,B,2 units]
+  std::vector<kernels::ExponentialForm> forms_;  // [B]: the most general form of a source's keys
+  // Data of each step.
+  Tensor queries_;                                     // [steps,B,2 units]: exponentials of p
   std::vector<kernels::ExponentialForm> query_forms_;  // [steps,B]
   Tensor weights_;                                     // [steps,B,padded]
   Tensor d_projected_;                                 // [steps,B,U]: the gradient of p

@@ -56,16 +56,16 @@ CapturedBuffers::CapturedBuffers(const std::vector<CapturedGradient>& wanted, Wr
     : filled_(wanted) {
   if (write == Write::kOverwrite) return;
   memory_.reserve(wanted.size());
-  for (CapturedGradient& one : filled_) {
-    if (!one.to.given()) continue;  // attention_backward() refuses it
-    to_.push_back(one.to);
-    one.to = memory_.emplace_back(one.to.dtype(), one.to.shape()).view();
+  for (CapturedGradient& gradient : filled_) {
+    if (!gradient.to.given()) continue;  // attention_backward() refuses it
+    to_.push_back(gradient.to);
+    gradient.to = memory_.emplace_back(gradient.to.dtype(), gradient.to.shape()).view();
   }
 }
 
 void CapturedBuffers::give() const {
   for (std::size_t n = 0; n < to_.size(); ++n) {
-    layers::give(memory_[n], to_[n], Write::kAccumulate);
+    layers::write_or_add(memory_[n], to_[n], Write::kAccumulate);
   }
 }
 

@@ -8,22 +8,23 @@
 #include <qkv/attention.h>
 #include <qkv/layers/run.h>
 
-// Functions shared by all attention layers: options from masks and mode, and attention() with its
-// lse saved.
+// Functions shared by all attention layers: they make the options of a call, and call attention()
+// and save its lse.
 namespace qkv::layers {
 
 // The dropout of a forward pass: p in training, 0 in evaluation.
 Dropout dropout_of(double p, const RunState& run);
 
-// Counts a training step. A layer calls advance() after a successful forward pass.
+// Counts a step in training mode, else does nothing. A layer calls advance() after a successful
+// forward pass.
 void advance(RunState& run);
 
 Options options_of(const Score& score, const ConstView& lengths, const std::vector<Mask>& masks,
                    const Dropout& dropout);
 Options options_of(const Score& score, const LayerInputs& inputs, const Dropout& dropout);
 
-// Gives `tensor` this dtype and shape, and keeps its memory if it already has them. The contents
-// are unspecified.
+// Gives `tensor` this dtype and shape; a tensor that already has both stays as it is. The contents
+// are unspecified otherwise.
 void resize(Tensor& tensor, DType dtype, const Dims& shape);
 
 // Calls attention() and saves the log-sum-exp, of shape `lse_shape`, in `lse`, and in outputs.lse
@@ -32,15 +33,15 @@ void attend(const Inputs& inputs, const Options& options, Outputs outputs, Tenso
             const Dims& lse_shape, Context& context);
 
 // Buffers for the gradients of captured arrays, for layers that call attention_backward() with
-// Write::kOverwrite: the caller's buffers, or with Write::kAccumulate temporary ones, which give()
-// adds to the caller's.
+// Write::kOverwrite. If the layer's own `write` is kAccumulate, they are temporary buffers, which
+// give() adds to the caller's buffers; else they are the caller's buffers.
 class CapturedBuffers {
  public:
   CapturedBuffers(const std::vector<CapturedGradient>& wanted, Write write);
 
   // The buffers that attention_backward() overwrites.
   const std::vector<CapturedGradient>& filled() const { return filled_; }
-  // Adds the temporary buffers, if any, to the caller's.
+  // Adds the temporary buffers, if any, to the caller's buffers.
   void give() const;
 
  private:
@@ -57,7 +58,7 @@ struct ScoreLayer {
 
   void forward(const LayerInputs& inputs, RunState& run, AttentionSaved& saved,
                const Outputs& outputs, Context& context) const;
-  // `d_score` has views of the parameters' gradients.
+  // `d_score` has the views into which the parameters' gradients are written.
   void backward(const AttentionSaved& saved, const OutputGradients& output_gradients,
                 const LayerInputGradients& input_gradients, const ScoreGradient& d_score,
                 Context& context) const;

@@ -79,8 +79,8 @@ void check_channels(std::string_view function, const NamedView& array, Index wid
 }
 
 void check_computed_in(std::string_view function, const NamedView& array, DType dtype) {
-  const DType came = array.view.dtype();
-  if (!array.view.given() || !is_real(came) || accumulator_of(came) == dtype) return;
+  const DType given = array.view.dtype();
+  if (!array.view.given() || !is_real(given) || accumulator_of(given) == dtype) return;
   const auto* const wanted = dtype == DType::kFloat64 ? "float64" : "float32, bfloat16 or float16";
   throw Error(function, array.name,
               text("must be ", wanted, ", as the layer is ", name_of(dtype), ", got ",
@@ -108,7 +108,8 @@ void check_apart(std::string_view function, const NamedView& target,
                  std::initializer_list<NamedView> others) {
   if (core::self_overlaps(target.view)) {
     throw Error(function, target.name,
-                "must not overlap itself: its strides give two elements one place");
+                text("must not overlap itself, got ", describe(target.view), " with strides ",
+                     to_string(target.view.strides())));
   }
   for (const NamedView& other : others) {
     if (core::may_overlap(target.view, other.view)) {

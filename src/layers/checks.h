@@ -8,8 +8,8 @@
 #include <qkv/attention.h>
 #include <qkv/view.h>
 
-// The checks that layers make before they compute anything. Each throws Error with `function`, the
-// argument and its value.
+// The checks that layers make before they compute anything. A failed check throws Error with
+// `function` and the name of the argument.
 namespace qkv::layers {
 
 struct NamedView {
@@ -25,7 +25,7 @@ void check_size(std::string_view function, std::string_view argument, Index size
 void check_tensor(std::string_view function, std::string_view sizes, DType dtype,
                   const Dims& shape);
 
-// Returns a dropout probability, which must be in [0,1).
+// Checks a dropout probability, which must be in [0,1), and returns it.
 double checked_dropout(std::string_view function, double p);
 
 // Checks the dtype of a layer with parameters: it must be float32 or float64.
@@ -55,13 +55,13 @@ void check_same(std::string_view function, const NamedView& array, DType dtype, 
 void check_apart(std::string_view function, const NamedView& target,
                  std::initializer_list<NamedView> others);
 
-// Checks a result that may be in place: it may be the very array `other`, but may not overlap it in
-// another way.
+// Checks a result that may be computed in place: it may be the array `other` itself, but may not
+// overlap that array in another way.
 void check_apart_or_same(std::string_view function, const NamedView& target,
                          const NamedView& other);
 
 // Checks that no requested output overlaps `inputs`, and that none but `out` overlaps `out`.
-// (attention() checks the rest: shapes, types, and overlaps among the others.)
+// (attention() checks everything else: shapes, types, and overlaps between two other outputs.)
 void check_outputs(std::string_view function, const Outputs& outputs,
                    std::initializer_list<NamedView> inputs);
 

@@ -39,7 +39,7 @@ constexpr std::string_view kCrossEntropyBoth = "CrossEntropy::forward_and_backwa
 // The number of logits per task: enough to be worth a task, few enough that a batch makes several.
 constexpr Index kLogitsPerTask = Index{1} << 14;
 
-// Calls f(row, arena) for each row of V logits, in tasks.
+// Calls f(row, arena) for each row of V logits, in tasks, with an empty arena.
 template <class F>
 void for_each_row(Call& call, Index rows, Index V, const F& f) {
   const Index per_task = std::max<Index>(1, kLogitsPerTask / V);
@@ -52,7 +52,8 @@ void for_each_row(Call& call, Index rows, Index V, const F& f) {
   });
 }
 
-// Copies a row's logits, padded to a multiple of kPartialSums with -inf, which softmax ignores.
+// Returns a copy of row n of the logits, padded to a multiple of kPartialSums with -inf, which
+// softmax ignores.
 template <class T>
 std::span<T> padded_row(const Rows<const T>& logits, Index n, Arena& arena) {
   const Index V = logits.channels();
@@ -176,9 +177,9 @@ struct Forward {
   }
   T loss(Index n, T log_p) const {
     const T w = weights(targets[n]);
-    const T own = w == 0 ? T(0) : -w * log_p;  // 0 even where p is 0: 0 * inf is NaN
-    if (label_smoothing == 0) return own;      // 0 times an infinite mean is NaN
-    return (1 - label_smoothing) * own - label_smoothing * mean_log_probability(n);
+    const T unsmoothed = w == 0 ? T(0) : -w * log_p;  // 0 even where p is 0: 0 * inf is NaN
+    if (label_smoothing == 0) return unsmoothed;      // 0 times an infinite mean is NaN
+    return (1 - label_smoothing) * unsmoothed - label_smoothing * mean_log_probability(n);
   }
   // Writes the results of a row and returns exp(x_v - max), padded.
   std::span<T> run_row(Index n, const RowResults<T>& results, Arena& arena) const {
@@ -224,7 +225,7 @@ struct Backward {
         kernels(by),
         weights(class_weights, saved.logits.size(1)) {}
 
-  // The backward of loss(): replaces p_v by dloss/dx_v
+  // The backward pass of loss(), with target t and label smoothing e: replaces p_v by dloss/dx_v
   // = (1 - e) w_t (p_v - [v = t]) + e/V (p_v sum w - w_v), for all v.
   void probabilities_to_gradients(Index n, std::span<T> row) const {
     const T share = label_smoothing / static_cast<T>(logits.channels());
@@ -359,7 +360,7 @@ CrossEntropy::CrossEntropy(double label_smoothing, std::optional<Index> ignore,
 void CrossEntropy::prepare(std::string_view function, const ConstView& logits,
                            const ConstView& targets, Saved& saved,
                            const CrossEntropyOutputs& outputs) const {
-  saved.logits = {};  // no backward pass if this one throws
+  saved.logits = {};  // backward() refuses `saved` if this call throws
   check_logits(function, logits);
   const Index N = logits.size(0);
   if (class_weights_.given() && class_weights_.size(0) != logits.size(1)) {
@@ -375,7 +376,7 @@ void CrossEntropy::prepare(std::string_view function, const ConstView& logits,
       throw Error(function, "logits",
                   core::text("are ", name_of(logits.dtype()), ", which cannot hold the ", what, x));
     };
-    // The loss adds the weights only if labels are smoothed.
+    // The loss contains the sum of the weights only if labels are smoothed.
     if (label_smoothing_ > 0) check("sum of the class weights, ", sum_of(class_weights_));
     for (const double w : class_weights_.values<double>()) check("class weight ", w);
   }
@@ -385,7 +386,7 @@ void CrossEntropy::prepare(std::string_view function, const ConstView& logits,
                            describe(targets)));
   }
   check_forward_outputs(function, outputs, logits, targets);
-  layers::keep_indices(function, {"targets", targets}, {logits.size(1), ignore_}, saved.targets);
+  layers::copy_indices(function, {"targets", targets}, {logits.size(1), ignore_}, saved.targets);
   layers::resize(saved.max, logits.dtype(), {N});
   layers::resize(saved.sum, logits.dtype(), {N});
 }

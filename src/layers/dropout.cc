@@ -22,21 +22,22 @@ constexpr std::string_view kDropoutBackward = "DropoutLayer::backward";
 // The number of elements drawn at a time: few enough for the first-level cache.
 constexpr Index kBlock = 1024;
 
-// The factors, 0 or 1/(1-p), of elements first .. first + kBlock - 1, where first is a multiple of
-// kBlock.
+// Draws the factors of elements: 0 or 1/(1-p).
 template <class T>
 class Factors {
  public:
   Factors(std::string_view function, const Dropout& dropout)
       : kernels_(dense::kernels_of<T>(dense::target_in_use(function)).dot),
         mask_(dropout.p, dropout.seed.value_or(0)),
-        kept_(static_cast<T>(1 / (1 - dropout.p))) {}
+        kept_factor_(static_cast<T>(1 / (1 - dropout.p))) {}
 
+  // Returns the factors of elements first .. first + kBlock - 1. `first` is a multiple of kBlock.
   const T* draw(Index first) {
-    // The counter has the words (j/4, i, h, b) of attention's dropout mask; here b is the stream.
+    // The counter has the words (j/4, i, h, b) of attention's dropout mask. Here j is the element,
+    // i holds the upper half of j/4, and b is the stream.
     const core::DropoutRow row =
         mask_.row(static_cast<Index>(layers::Stream::kDropout), 0, (first / 4) >> 32);
-    factors_.fill(kept_);
+    factors_.fill(kept_factor_);
     kernels_.drop(factors_.data(), row, first, kBlock);
     return factors_.data();
   }
@@ -44,7 +45,7 @@ class Factors {
  private:
   layers::RowKernels<T> kernels_;
   core::DropoutMask mask_;
-  T kept_;
+  T kept_factor_;
   alignas(64) std::array<T, kBlock> factors_{};
 };
 
@@ -56,7 +57,7 @@ T scaled(T x, T factor) {
   return factor == 0 ? T(0) : product;
 }
 
-// Elements that are `from_stride` and `to_stride` apart.
+// Elements to read, `from_stride` apart, and elements to write, `to_stride` apart.
 template <class T>
 struct Run {
   const T* from;
@@ -81,7 +82,8 @@ void apply_run(const T* factor, const Run<T>& run, Index count, Write write) {
   }
 }
 
-// Applies the factors to all elements in C order, a row at a time.
+// Applies the factors to all elements in C order: each call of apply() continues where the
+// last call ended.
 template <class T>
 class InOrder {
  public:
@@ -126,7 +128,7 @@ void apply_all(Factors<T>& factors, const ConstView& from, const View& to, Write
                            });
 }
 
-// Writes, or adds, `from` times the factors that `dropout` draws.
+// Writes `from` times the factors of `dropout` to `to`, or adds it, as `write` says.
 template <class T>
 void apply(std::string_view function, const Dropout& dropout, const ConstView& from, const View& to,
            Write write) {
@@ -149,7 +151,7 @@ DropoutLayer::DropoutLayer(double dropout)
     : dropout_(layers::checked_dropout("DropoutLayer", dropout)) {}
 
 void DropoutLayer::forward(const ConstView& x, RunState& run, Saved& saved, const View& out) const {
-  saved.dtype = DType::kNone;  // no backward pass if this one throws
+  saved.dtype = DType::kNone;  // backward() refuses `saved` if this call throws
   layers::check_float(kDropoutForward, {"x", x});
   layers::check_same(kDropoutForward, {"out", out}, x.dtype(), x.shape());
   layers::check_apart_or_same(kDropoutForward, {"out", out}, {"x", x});

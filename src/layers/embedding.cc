@@ -26,7 +26,8 @@ constexpr std::string_view kEmbeddingForward = "Embedding::forward";
 constexpr std::string_view kEmbeddingBackward = "Embedding::backward";
 
 constexpr Index kRowsPerTask = 64;
-// The columns of the table's gradient that one of several tasks owns: a cache line of float32.
+// The number of columns of the table's gradient that one of several tasks computes: a cache line of
+// float32.
 constexpr Index kColumnsPerTask = 16;
 
 Index tasks_of(Index count, Index per_task) { return core::divide_up(count, per_task); }
@@ -52,8 +53,9 @@ void look_up(Call& call, const Tensor& weight, std::span<const std::int64_t> ids
   });
 }
 
-// Computes dweight[ids[n],:] += dout[n,:], n ascending. A task owns columns, so that frequent
-// tokens leave no worker idle and sums have one order. A single worker takes whole rows.
+// Computes dweight[ids[n],:] += dout[n,:], n ascending. Tasks divide the columns, not the rows, so
+// that frequent tokens leave no worker idle and sums have one order. A single worker takes whole
+// rows.
 template <class T>
 void add_rows(Call& call, std::span<const std::int64_t> ids, std::optional<Index> padding,
               const ConstView& dout_view, Tensor& gradient, Write write) {
@@ -106,12 +108,12 @@ Embedding::Parameters Embedding::zero_gradients() const {
 
 void Embedding::forward(const ConstView& ids, Saved& saved, const View& out,
                         Context& context) const {
-  saved.tokens = 0;  // no backward pass if this one throws
+  saved.tokens = 0;  // backward() refuses `saved` if this call throws
   if (ids.given() && ids.rank() == kMaxRank) {
     throw Error(kEmbeddingForward, "ids",
                 core::text("must have rank 0 to ", kMaxRank - 1, ", got ", describe(ids)));
   }
-  layers::keep_indices(kEmbeddingForward, {"ids", ids}, {tokens()}, saved.ids);
+  layers::copy_indices(kEmbeddingForward, {"ids", ids}, {tokens()}, saved.ids);
   const Tensor& weight = parameters_.weight;
   Dims shape = ids.shape();
   shape.push_back(width());
@@ -119,8 +121,8 @@ void Embedding::forward(const ConstView& ids, Saved& saved, const View& out,
   layers::check_apart(kEmbeddingForward, {"out", out}, {{"ids", ids}, {"weight", weight}});
 
   Call call(context, kEmbeddingForward, 0, 0);
-  const std::span<const std::int64_t> kept = saved.ids.values<std::int64_t>();
-  core::dispatch(weight.dtype(), [&]<class T>() { look_up<T>(call, weight, kept, out); });
+  const std::span<const std::int64_t> rows = saved.ids.values<std::int64_t>();
+  core::dispatch(weight.dtype(), [&]<class T>() { look_up<T>(call, weight, rows, out); });
   saved.tokens = tokens();
 }
 

@@ -56,7 +56,7 @@ std::vector<Index> lengths_of(const GruInputs& inputs) {
   return result;
 }
 
-// Copies x with zeros beyond each sequence, because padding may hold anything.
+// Copies x to `to`, with zeros beyond each sequence, because padding may hold anything.
 void copy_sequences(const ConstView& x, std::span<const Index> lengths, Tensor& to) {
   for (Index b = 0; b < x.size(0); ++b) {
     const Index length = lengths[static_cast<std::size_t>(b)];
@@ -105,9 +105,9 @@ void Gru::forward(const GruInputs& inputs, Saved& saved, const GruOutputs& outpu
 
 void Gru::forward(const GruInputs& inputs, const Packed& packed, const GruOutputs& outputs,
                   Context& context) const {
-  const GruConfig& of = packed.config;
-  if (of.input != config_.input || of.hidden != config_.hidden || of.dtype != config_.dtype ||
-      of.bidirectional != config_.bidirectional || !packed.ih[0].given() ||
+  const GruConfig& c = packed.config;
+  if (c.input != config_.input || c.hidden != config_.hidden || c.dtype != config_.dtype ||
+      c.bidirectional != config_.bidirectional || !packed.ih[0].given() ||
       packed.ih[1].given() != config_.bidirectional) {
     throw Error(kGruForward, "packed", "must come from pack() of this layer");
   }
@@ -130,7 +130,7 @@ Gru::Packed Gru::pack(Context& context) const {
 void Gru::compute(const GruInputs& inputs, Saved& saved, const Packed* packed,
                   const GruOutputs& outputs, Context& context) const {
   saved.lengths.clear();
-  Tensor sequences = std::exchange(saved.x, {});  // no backward pass if this one throws
+  Tensor sequences = std::exchange(saved.x, {});  // backward() refuses `saved` if this call throws
   const ConstView& x = inputs.x;
   if (!x.given() || x.rank() != 3) {
     throw Error(kGruForward, "x",

@@ -7,7 +7,7 @@
 namespace qkv::layers {
 namespace {
 
-// Rows [first, first + count) of a tensor [rows,..]; absent if the tensor is.
+// Returns rows first .. first + count - 1 of a tensor, or an absent view of an absent tensor.
 View rows_of(Tensor& tensor, Index first, Index count) {
   return tensor.given() ? slice(tensor, 0, first, first + count) : View();
 }
@@ -34,8 +34,8 @@ void gru_parameter_gradients(std::string_view function, const ConstView& x, cons
                                LinearGradientViews{weight, bias}, write, context);
   };
   add(x, 0, 3, gradients.weight_ih, gradients.bias_ih);
-  // The gradient of W_hn h + b_hn is part 3 of dgates. It differs from part 2, that of gate n's
-  // sum, in which r multiplies W_hn h + b_hn.
+  // Part 3 of dgates is the gradient of W_hn h + b_hn. Part 2 is the gradient of gate n's sum, in
+  // which r multiplies W_hn h + b_hn.
   add(h, 0, 2, rows_of(gradients.weight_hh, 0, 2 * hidden),
       rows_of(gradients.bias_hh, 0, 2 * hidden));
   add(h, 3, 1, rows_of(gradients.weight_hh, 2 * hidden, hidden),

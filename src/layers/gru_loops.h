@@ -28,7 +28,7 @@ inline constexpr Index kGruRows = 24;
 template <class T>
 kernels::GruKernels<T> gru_kernels_in_use(const Context& context, std::string_view function);
 
-// The weights in the form that products take.
+// The weights as operands of products.
 template <class T>
 struct GruWeights {
   Index input = 0;
@@ -100,7 +100,7 @@ struct GruLoops {
     const T* data;                       // [3 hidden,columns]
     Index columns;
   };
-  // Adds dgates W to `to`, where W has `gates` rows of the weight, from row `first` on. Results are
+  // Adds dgates W to `to`, where W is rows first .. first + gates - 1 of the weight. Results are
   // bit-identical with and without the packed transposed weight.
   void add_gradient(const Weight& w, Index first, Index gates, const RowsOf<const T>& dgates,
                     Index rows, const RowsOf<T>& to) const {

@@ -13,14 +13,14 @@ using runtime::Call;
 
 constexpr Index kProjectedSteps = 64;  // steps projected at a time: bounds a task's memory
 
-// The address of row (first, second) of a view [.., channels], as T; channels may be strided.
+// Returns the address of row (first, second) of a view of rank 3. Channels may be strided.
 template <class T, class AnyView>
 T* at(const AnyView& view, Index first, Index second) {
   return view.template as<std::remove_const_t<T>>() + first * view.stride(0) +
          second * view.stride(1);
 }
 
-// Writes or adds from_n to to_n; strides are in elements.
+// Writes n elements of `from` to `to`, or adds them, as `write` says. Strides are in elements.
 template <class T>
 void put(const T* from, Index from_stride, Index n, T* to, Index to_stride, Write write) {
   for (Index c = 0; c < n; ++c) {
@@ -30,12 +30,12 @@ void put(const T* from, Index from_stride, Index n, T* to, Index to_stride, Writ
   }
 }
 
-// The batch entries of one task: [first, first + rows) of one direction.
+// The batch entries of one task, first .. first + rows - 1, in one direction.
 struct Entries {
   Index direction = 0;
   Index first = 0;
   Index rows = 0;
-  Index longest = 0;
+  Index longest = 0;  // length of the entries' longest sequence
 };
 
 template <class F>
@@ -51,7 +51,7 @@ void for_each_entries(Call& call, const GruSequence& s, const F& f) {
   });
 }
 
-// The rows of one step of [directions,B,T,width] that belong to the entries.
+// Returns the entries' rows at time t of `steps`, [directions,B,T,width].
 template <class T, class AnyView>
 RowsOf<T> step_rows(const GruSequence& s, const AnyView& steps, const Entries& e, Index t) {
   const Index width = steps.size(-1);
@@ -59,7 +59,8 @@ RowsOf<T> step_rows(const GruSequence& s, const AnyView& steps, const Entries& e
   return {data + ((e.direction * s.B + e.first) * s.T + t) * width, s.T * width};
 }
 
-// The time of step number n of a direction: the backward one starts at the end.
+// Returns the time of step n of the entries' direction. The backward direction starts at the end of
+// the longest sequence.
 Index time_of(const Entries& e, Index n) { return e.direction == 0 ? n : e.longest - 1 - n; }
 
 // ---- forward --------------------------------------------------------------------------------
@@ -77,7 +78,7 @@ struct ForwardTask {
 
   bool lives(Index r, Index t) const { return t < s.lengths[e.first + r]; }
 
-  // Computes xs of the times [from, until), for the rows that have them.
+  // Computes xs of times from .. until - 1, for each row up to the end of its sequence.
   void project(Index from, Index until) const {
     const T* const x = tensors.x.values<T>().data();
     for (Index r = 0; r < e.rows; ++r) {
@@ -87,7 +88,7 @@ struct ForwardTask {
                           {row_of(xs, r * kProjectedSteps), xs.stride});
     }
   }
-  // Computes one step; xs starts at time `from`.
+  // Computes the step at time t; xs begins with time `from`.
   void step(Index t, Index from, const View& out) const {
     const bool saves = tensors.gates.given();
     const RowsOf<T> states = saves ? step_rows<T>(s, tensors.states, e, t) : RowsOf<T>{};
@@ -107,8 +108,8 @@ struct ForwardTask {
       }
     }
   }
-  // Clears the results beyond the longest sequence of the task.
-  void clear_rest(const View& out) const {
+  // Sets the results beyond the longest sequence of the task to 0.
+  void clear_beyond_longest(const View& out) const {
     for (Index t = e.longest; t < s.T; ++t) {
       for (Index r = 0; r < e.rows; ++r) {
         if (tensors.gates.given()) {
@@ -147,7 +148,7 @@ void run_forward(const ForwardTask<T>& task, const ConstView& state, const GruOu
       task.step(time_of(e, m), from, outputs.out);
     }
   }
-  task.clear_rest(outputs.out);
+  task.clear_beyond_longest(outputs.out);
   if (!outputs.state.given()) return;
   for (Index r = 0; r < e.rows; ++r) {
     put<T>(row_of(task.h, r), 1, H, at<T>(outputs.state, e.direction, e.first + r),
@@ -155,7 +156,7 @@ void run_forward(const ForwardTask<T>& task, const ConstView& state, const GruOu
   }
 }
 
-// The bytes of each direction's prepacked weights in the call's shared memory.
+// Returns how many bytes the packed weights of all directions take in the call's shared memory.
 template <class T>
 std::size_t packed_bytes(const GruSequence& s) {
   if (s.packed != nullptr) return 0;
@@ -220,8 +221,8 @@ template void gru_forward<double>(const GruSequence&, const GruTensors&, const C
 
 namespace {
 
-// Computes the backward of run_forward, step by step from the last; dh [rows,hidden] is the state's
-// gradient.
+// Computes the backward pass of run_forward, from the last step to the first; dh [rows,hidden] is
+// the state's gradient.
 template <class T>
 void run_backward(const GruSequence& s, const GruLoops<T>& loops, const GruWeights<T>& w,
                   const Gru::Saved& saved, const GruOutputGradients& from, const Entries& e,
@@ -253,7 +254,7 @@ void run_backward(const GruSequence& s, const GruLoops<T>& loops, const GruWeigh
   }
 }
 
-// Clears the rows of [directions,B,T,width] beyond the entries' sequences.
+// Sets the rows of `steps`, [directions,B,T,width], beyond the ends of the entries' sequences to 0.
 template <class T>
 void clear_beyond(const GruSequence& s, const View& steps, const Entries& e) {
   const Index width = steps.size(-1);
@@ -263,7 +264,7 @@ void clear_beyond(const GruSequence& s, const View& steps, const Entries& e) {
   }
 }
 
-// Computes dx of one batch entry, both directions one after the other.
+// Computes dx of batch entry b, the sum over the directions.
 template <class T>
 void entry_input_gradient(const GruSequence& s, const GruLoops<T>& loops, const GruWeights<T>* w,
                           const View& dgates, Index b, const GruInputGradients& to, Arena& arena) {

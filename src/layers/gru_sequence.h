@@ -6,8 +6,8 @@
 
 #include "layers/gru_loops.h"
 
-// A gated recurrent unit over padded sequences, in one or two directions. The tasks are blocks of
-// kGruRows batch entries of one direction, each of which goes through all its steps.
+// A gated recurrent unit over padded sequences, in one or two directions. A task computes all steps
+// of up to kGruRows batch entries in one direction.
 namespace qkv::layers {
 
 struct GruSequence {
@@ -25,7 +25,8 @@ template <class T>
 void pack_gru(std::string_view function, const GruParameters& parameters, Tensor& ih, Tensor& hh,
               Context& context);
 
-// Inputs and saved results of a forward pass, C-ordered as in Gru::Saved. Results may be absent.
+// The input of a forward pass and the results that it saves, C-ordered as in Gru::Saved. The
+// results are absent if no backward pass follows.
 struct GruTensors {
   const Tensor& x;
   View states{};
@@ -36,8 +37,9 @@ template <class T>
 void gru_forward(const GruSequence& s, const GruTensors& tensors, const ConstView& state,
                  const GruOutputs& outputs, Context& context);
 
-// Computes the gradients of the inputs, and in dgates [directions,B,T,4*hidden] those of the gates'
-// sums, 0 beyond each sequence. The parameters' gradients are left to gru_parameter_gradients().
+// Computes the gradients of the inputs, and writes the gradients of the gates' sums, 0 beyond each
+// sequence, to dgates [directions,B,T,4*hidden]. The parameters' gradients are left to
+// gru_parameter_gradients().
 template <class T>
 void gru_backward(const GruSequence& s, const Gru::Saved& saved, const GruOutputGradients& from,
                   const View& dgates, const GruInputGradients& to, Context& context);

@@ -13,7 +13,7 @@ namespace {
 constexpr std::string_view kGruStackForward = "GruStack::forward";
 constexpr std::string_view kGruStackBackward = "GruStack::backward";
 
-// The part of states [layers*directions,B,hidden] that belongs to one layer.
+// Returns the part of states [layers*directions,B,hidden] for one layer.
 template <class AnyView>
 AnyView part_of(const AnyView& states, Index layer, Index directions) {
   return states.given() ? slice(states, 0, layer * directions, (layer + 1) * directions)
@@ -24,12 +24,12 @@ AnyView part_of(const AnyView& states, Index layer, Index directions) {
 
 GruStack::GruStack(const GruConfig& config, Index layers) : config_(config) {
   layers::check_size("GruStack", "layers", layers);
-  GruConfig each = config;
+  GruConfig layer_config = config;
   for (Index n = 0; n < layers; ++n) {
-    Gru& layer = layers_.emplace_back(each);
+    Gru& layer = layers_.emplace_back(layer_config);
     layer.parameters().forward.suffix = "_l" + std::to_string(n);
     layer.parameters().backward.suffix = "_l" + std::to_string(n) + "_reverse";
-    each.input = directions() * config.hidden;
+    layer_config.input = directions() * config.hidden;
   }
 }
 
@@ -48,7 +48,7 @@ void GruStack::forward(const GruInputs& inputs, Saved& saved, const GruOutputs& 
               layers_[n].forward(in, saved.layers[n], out, context);
             });
   } catch (...) {
-    for (Gru::Saved& layer : saved.layers) layer.x = {};  // no backward pass of some layers
+    for (Gru::Saved& layer : saved.layers) layer.x = {};  // so that backward() refuses `saved`
     throw;
   }
 }
@@ -71,8 +71,8 @@ GruStack::Packed GruStack::pack(Context& context) const {
   return packed;
 }
 
-// Calls each(n, inputs, outputs), the pass of layer n. `between` gets the outputs of all layers but
-// the last.
+// Calls each(n, inputs, outputs), which runs layer n, for all layers. The outputs of all layers but
+// the last are stored in `between`.
 template <class Each>
 void GruStack::compute(const GruInputs& inputs, std::vector<Tensor>& between,
                        const GruOutputs& outputs, const Each& each) const {
@@ -83,7 +83,7 @@ void GruStack::compute(const GruInputs& inputs, std::vector<Tensor>& between,
     if (!view.given()) return;
     layers::check_same(kGruStackForward, {name, view}, config_.dtype, states);
   };
-  if (x.rank() == 3) {  // if it is not, the first layer reports it
+  if (x.rank() == 3) {  // the first layer reports another rank
     check("inputs.state", inputs.state);
     check("outputs.state", outputs.state);
     layers::check_same(kGruStackForward, {"outputs.out", outputs.out}, config_.dtype,
@@ -91,7 +91,7 @@ void GruStack::compute(const GruInputs& inputs, std::vector<Tensor>& between,
     layers::check_apart(
         kGruStackForward, {"outputs.out", outputs.out},
         {{"inputs.x", x}, {"inputs.lengths", inputs.lengths}, {"inputs.state", inputs.state}});
-    if (outputs.state.given()) {  // as a whole, since each layer sees only its own part
+    if (outputs.state.given()) {  // checked as a whole, since each layer sees only its part
       layers::check_apart(kGruStackForward, {"outputs.state", outputs.state},
                           {{"inputs.x", x},
                            {"inputs.lengths", inputs.lengths},
@@ -102,19 +102,19 @@ void GruStack::compute(const GruInputs& inputs, std::vector<Tensor>& between,
   between.resize(layers_.size() - 1);
   GruInputs in = inputs;
   for (Index n = 0; n < layers(); ++n) {
-    const auto place = static_cast<std::size_t>(n);
+    const auto index = static_cast<std::size_t>(n);
     GruOutputs out = outputs;
     if (n + 1 < layers()) {
       const Index T = x.rank() == 3 ? x.size(1) : 0;
-      between[place] = Tensor(config_.dtype, {B, T, directions() * config_.hidden});
-      out.out = between[place].view();
+      between[index] = Tensor(config_.dtype, {B, T, directions() * config_.hidden});
+      out.out = between[index].view();
     }
     if (x.rank() == 3) {
       in.state = part_of(inputs.state, n, directions());
       out.state = part_of(outputs.state, n, directions());
     }
-    each(place, in, out);
-    if (n + 1 < layers()) in.x = between[place];
+    each(index, in, out);
+    if (n + 1 < layers()) in.x = between[index];
   }
 }
 
@@ -133,10 +133,10 @@ void GruStack::backward(const Saved& saved, const GruOutputGradients& output_gra
         core::text("must be those of ", layers_.size(), " layers, got ", gradients.layers.size()));
   }
   for (Index n = 0; n < layers(); ++n) {
-    const auto place = static_cast<std::size_t>(n);
-    const Gru::Parameters& own = layers_[place].parameters();
-    layers::check_gradients(kGruStackBackward, gradients.layers[place].forward, own.forward);
-    layers::check_gradients(kGruStackBackward, gradients.layers[place].backward, own.backward);
+    const auto index = static_cast<std::size_t>(n);
+    const Gru::Parameters& p = layers_[index].parameters();
+    layers::check_gradients(kGruStackBackward, gradients.layers[index].forward, p.forward);
+    layers::check_gradients(kGruStackBackward, gradients.layers[index].backward, p.backward);
   }
   if (input_gradients.write != Write::kOverwrite) {
     throw Error(kGruStackBackward, "input_gradients.write", "must be kOverwrite");
@@ -157,7 +157,7 @@ void GruStack::backward(const Saved& saved, const GruOutputGradients& output_gra
   }
   check("output_gradients.state", output_gradients.state);
   check("input_gradients.state", input_gradients.state);
-  if (input_gradients.state.given()) {  // as a whole, since each layer sees only its own part
+  if (input_gradients.state.given()) {  // checked as a whole, since each layer sees only its part
     layers::check_apart(kGruStackBackward, {"input_gradients.state", input_gradients.state},
                         {{"output_gradients.state", output_gradients.state},
                          {"output_gradients.out", output_gradients.out},
@@ -165,17 +165,17 @@ void GruStack::backward(const Saved& saved, const GruOutputGradients& output_gra
   }
   Tensor dout;
   for (Index n = layers() - 1; n >= 0; --n) {
-    const auto place = static_cast<std::size_t>(n);
+    const auto index = static_cast<std::size_t>(n);
     GruOutputGradients from{n + 1 == layers() ? output_gradients.out : ConstView(dout),
                             part_of(output_gradients.state, n, directions())};
     GruInputGradients to{.x = input_gradients.x,
                          .state = part_of(input_gradients.state, n, directions())};
     Tensor below;
     if (n > 0) {
-      below = Tensor(config_.dtype, saved.between[place - 1].shape());
+      below = Tensor(config_.dtype, saved.between[index - 1].shape());
       to.x = below.view();
     }
-    layers_[place].backward(saved.layers[place], from, to, gradients.layers[place], context);
+    layers_[index].backward(saved.layers[index], from, to, gradients.layers[index], context);
     dout = std::move(below);
   }
 }

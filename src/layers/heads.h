@@ -8,7 +8,7 @@ namespace qkv::layers {
 
 // Returns a view [..,H,T,D] of [..,T,H*D], and [1,H,T,D] of [T,H*D], so that the head axis is never
 // mistaken for a batch axis. Only the last axis is split, so no copy is needed, and writing to the
-// view writes the merged heads.
+// view writes to x.
 template <class AnyView>
 AnyView split_heads(const AnyView& x, Index heads) {
   const int rank = x.rank();

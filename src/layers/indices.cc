@@ -23,10 +23,10 @@ using core::text;
 }
 
 template <class Stored>
-void keep(std::string_view function, const NamedView& indices, const IndexRange& range,
-          Tensor& kept) {
+void copy_valid(std::string_view function, const NamedView& indices, const IndexRange& range,
+                Tensor& copied) {
   const Stored* from = indices.view.as<Stored>();
-  std::int64_t* to = kept.values<std::int64_t>().data();
+  std::int64_t* to = copied.values<std::int64_t>().data();
   core::for_each_offset<1>(indices.view.shape(), {indices.view.strides()},
                            [&](const auto& offset, const Dims& position) {
                              const Index value = from[offset[0]];
@@ -39,19 +39,19 @@ void keep(std::string_view function, const NamedView& indices, const IndexRange&
 
 }  // namespace
 
-void keep_indices(std::string_view function, const NamedView& indices, const IndexRange& range,
-                  Tensor& kept) {
+void copy_indices(std::string_view function, const NamedView& indices, const IndexRange& range,
+                  Tensor& copied) {
   const ConstView& view = indices.view;
   if (!view.given()) throw Error(function, indices.name, "must be given");
   if (view.dtype() != DType::kInt32 && view.dtype() != DType::kInt64) {
     throw Error(function, indices.name, text("must be int32 or int64, got ", describe(view)),
                 ErrorKind::kType);
   }
-  resize(kept, DType::kInt64, view.shape());
+  resize(copied, DType::kInt64, view.shape());
   if (view.dtype() == DType::kInt32) {
-    keep<std::int32_t>(function, indices, range, kept);
+    copy_valid<std::int32_t>(function, indices, range, copied);
   } else {
-    keep<std::int64_t>(function, indices, range, kept);
+    copy_valid<std::int64_t>(function, indices, range, copied);
   }
 }
 

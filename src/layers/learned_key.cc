@@ -43,11 +43,12 @@ struct OffsetsOf {
   Index Tq, Tk;
   std::vector<Index> operator()(const BottomRight&) const { return {Tk - Tq}; }
   std::vector<Index> operator()(const TopLeft&) const { return {0}; }
-  std::vector<Index> operator()(const Offset& one) const { return {one.o}; }
-  std::vector<Index> operator()(const Offsets& many) const { return integers_of(many.o); }
+  std::vector<Index> operator()(const Offset& offset) const { return {offset.o}; }
+  std::vector<Index> operator()(const Offsets& offsets) const { return integers_of(offsets.o); }
 };
 
-// Returns the mask for a call that has one more key, Tk, which it always allows.
+// Returns a mask for a call that has one more key, key Tk, which the mask always allows. `held`
+// owns the mask's arrays.
 struct MaskWithLastKey {
   Index Tk;
   std::vector<Index> offsets;
@@ -94,7 +95,7 @@ Tensor with_row(const Tensor& x, const Tensor& row) {
   return extended;
 }
 
-void give(const Tensor& from, const View& to, Write write) {
+void write_or_add(const Tensor& from, const View& to, Write write) {
   if (write == Write::kOverwrite) return copy(from, to);
   Tensor sum = contiguous(to);
   core::dispatch(from.dtype(), [&]<class R>() {
@@ -115,13 +116,13 @@ Tensor without_row(const Tensor& x, const View& row, Write write) {
       auto to = sum.values<R>();
       for (std::size_t n = 0; n < from.size(); ++n) to[n % to.size()] += from[n];
     });
-    give(sum, row, write);
+    write_or_add(sum, row, write);
   }
   return contiguous(slice(ConstView(x), axis, 0, T));
 }
 
-void let_see_last_key(const Inputs& inputs, Options& options, std::vector<Tensor>& held,
-                      Context& context) {
+void allow_learned_key(const Inputs& inputs, Options& options, std::vector<Tensor>& held,
+                       Context& context) {
   const Plan check(inputs, options, context);
   if (!options.mods.empty()) {
     throw Error("MultiHeadAttention::forward", "score_mod",
@@ -129,7 +130,7 @@ void let_see_last_key(const Inputs& inputs, Options& options, std::vector<Tensor
   }
   const Index Tq = inputs.q.size(-2), Tk = inputs.k.size(-2);
   held.clear();
-  held.reserve(options.masks.size() + 1);  // the views of its tensors stay valid
+  held.reserve(options.masks.size() + 1);  // so that views of its tensors stay valid
   const MaskWithLastKey extend{Tk, std::visit(OffsetsOf{Tq, Tk}, options.diagonal), held};
   for (Mask& mask : options.masks) mask = std::visit(extend, mask);
   options.diagonal = BottomRight{};
@@ -141,17 +142,17 @@ void let_see_last_key(const Inputs& inputs, Options& options, std::vector<Tensor
 void give_bias_gradient(const Tensor& extended, const View& to, Write write) {
   const Index Tk = extended.size(-1) - 1;
   const bool summed = to.rank() == 0 || to.size(-1) != Tk;
-  Tensor given(to.dtype(), to.shape());
+  Tensor gradient(to.dtype(), to.shape());
   core::dispatch(extended.dtype(), [&]<class R>() {
     const auto from = extended.values<R>();
-    auto result = given.values<R>();
+    auto result = gradient.values<R>();
     const auto row = static_cast<std::size_t>(Tk + 1);
     for (std::size_t n = 0; n < from.size(); ++n) {
       if (n % row + 1 == row) continue;  // the learned key's bias is a constant 0
       result[summed ? n / row : n - n / row] += from[n];
     }
   });
-  give(given, to, write);
+  write_or_add(gradient, to, write);
 }
 
 }  // namespace qkv::layers

@@ -9,8 +9,8 @@
 #include <qkv/options.h>
 #include <qkv/tensor.h>
 
-// One more key after the given ones, to which every query attends regardless of masks, as in
-// torch.nn.MultiheadAttention with add_bias_kv.
+// One more, learned key behind the keys of a call, to which every query attends regardless of
+// masks, as in torch.nn.MultiheadAttention with add_bias_kv.
 namespace qkv::layers {
 
 // Returns x [..,T,N] with one row [N] appended to each entry: [..,T+1,N].
@@ -20,17 +20,17 @@ Tensor with_row(const Tensor& x, const Tensor& row);
 // last rows to `row` [N] if given.
 Tensor without_row(const Tensor& x, const View& row, Write write);
 
-// Changes the options of a call with these inputs to those of the call with one more key. `held`
-// owns the new arrays. Throws Error for options that the call without that key would reject, and
-// for a user's mask or score mod, which cannot handle that key.
-void let_see_last_key(const Inputs& inputs, Options& options, std::vector<Tensor>& held,
-                      Context& context);
+// Changes the options of a call with these inputs to the options of a call with one more key, which
+// all masks allow. `held` owns the new arrays. Throws Error for options that the call without that
+// key would reject, and for a user's mask or score mod, which cannot handle that key.
+void allow_learned_key(const Inputs& inputs, Options& options, std::vector<Tensor>& held,
+                       Context& context);
 
-// Copies an array into a buffer of its shape and dtype, or adds it.
-void give(const Tensor& from, const View& to, Write write);
+// Copies `from` to `to`, of the same shape and dtype, or adds it, as `write` says.
+void write_or_add(const Tensor& from, const View& to, Write write);
 
-// Writes or adds the gradient of a bias [..,Tk] or [..,1] from that of the extended bias, whose
-// entries for the learned key are left out.
+// Writes or adds (`write`) the gradient of a bias [..,Tk] or [..,1], computed from the gradient of
+// the extended bias without its entries for the learned key.
 void give_bias_gradient(const Tensor& extended, const View& to, Write write);
 
 }  // namespace qkv::layers

@@ -42,7 +42,7 @@ void check_input_gradient(std::string_view function, const LinearPair& p, const 
   layers::check_apart(function, {"dx", dx}, {{"dy", dy}, {"weight", w}});
 }
 
-// The arguments of a backward pass: the arrays that it reads, and those for its results.
+// The arguments of a backward pass: the arrays that it reads, and the arrays for its results.
 struct LinearBackward {
   std::string_view function;
   LinearPair p;
@@ -96,7 +96,7 @@ Linear::Parameters Linear::zero_gradients() const {
 }
 
 void Linear::forward(const ConstView& x, Saved& saved, const View& y, Context& context) const {
-  saved.x = {};  // no backward pass if this one throws
+  saved.x = {};  // backward() refuses `saved` if this call throws
   check_forward(kLinearForward, parameters_, x, y);
   layers::linear_forward(kLinearForward, x, parameters_, y, context);
   saved.x = x;

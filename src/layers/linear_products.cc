@@ -23,14 +23,14 @@ using dense::RowsOf;
 using runtime::Arena;
 using runtime::Call;
 
-constexpr Index kMostRows = 192;             // per task; for so few, no weight is packed whole
+constexpr Index kMostRows = 192;             // per task; no weight is packed whole for so few rows
 constexpr Index kLeastRows = 48;             // per task: eight tiles, worth reading a panel for
 constexpr Index kColumnsPerTask = 256;       // four panels
 constexpr Index kMostGradientColumns = 192;  // columns of dy in a task of the parameters' gradients
 constexpr Index kLeastGradientColumns = 24;  // four tiles
 constexpr Index kGradientNumbers = 128 << 10;  // elements of dW in a task: they fit in the caches
 
-// Rows of an input in the form that tiles read: in place, or copied.
+// Rows of an input, evenly spaced and with contiguous channels: in place, or copied.
 template <class T>
 class EvenRows {
  public:
@@ -56,7 +56,7 @@ class EvenRows {
   Tensor copy_{};
 };
 
-// Rows of a result, written in place or first to a buffer.
+// Rows of a result, written in place, or to a buffer and then by put() to the result.
 template <class T>
 class ResultRows {
  public:
@@ -67,8 +67,8 @@ class ResultRows {
     if (write == Write::kOverwrite && rows.even()) {
       all_ = rows.from(0);
     } else {
-      own_ = Tensor(view.dtype(), {count, channels});
-      all_ = {own_.values<T>().data(), channels};
+      buffer_ = Tensor(view.dtype(), {count, channels});
+      all_ = {buffer_.values<T>().data(), channels};
     }
   }
   RowsOf<T> from(Index row, Index column = 0) const {
@@ -76,7 +76,7 @@ class ResultRows {
   }
   // Writes the buffer to the result, after all rows have been computed.
   void put() const {
-    if (!own_.given()) return;
+    if (!buffer_.given()) return;
     const Rows<T> rows(view_);
     for (Index r = 0; r < count; ++r) {
       T* const to = rows.row(r);
@@ -94,11 +94,12 @@ class ResultRows {
  private:
   View view_;
   Write write_;
-  Tensor own_{};
+  Tensor buffer_{};
   RowsOf<T> all_{};
 };
 
-// The rows per task: as many as leave each worker some tasks.
+// Returns the number of rows per task, kLeastRows to kMostRows: as many as leave each worker some
+// tasks, where `across` tasks share the columns of the same rows.
 Index rows_per_task(const Call& call, Index rows, Index across) {
   constexpr Index kTasks = 4;
   for (Index some = kMostRows; some > kLeastRows; some /= 2) {
@@ -166,7 +167,7 @@ void forward_few_rows(Call& call, const Kernels<T>& by, const ConstView& x_view,
   y.put();
 }
 
-// Computes dx[r,i] = sum_o dy[r,o] W[o,i] for few rows: the backward of forward()'s sum over i.
+// Computes dx[r,i] = sum_o dy[r,o] W[o,i] for few rows.
 template <class T>
 void backward_few_rows(Call& call, const Kernels<T>& by, const ConstView& dy_view,
                        const LinearPair& p, const View& dx_view, Write write) {
@@ -197,8 +198,9 @@ struct ParameterSums {
   Kernels<T> by;
   const EvenRows<T>& x;
   const EvenRows<T>& dy;
-  // For each block of rows of x: whether it is finite, and if so its copy by dense::copy_to_panels.
-  // Made once for all tasks; `finite` is null if each task checks x itself.
+  // For each block of kGradientBlock rows of x: whether the block is finite, and if so its copy by
+  // dense::copy_to_panels, computed once for all tasks. `finite` is null if each task checks x
+  // itself, `panels` if each task copies x itself or no task reads copies.
   const char* finite;
   const T* panels;
   bool by_panels;  // dW is computed panel by panel
@@ -206,8 +208,9 @@ struct ParameterSums {
   Write write;
   core::StopPoint stop;
 
-  // Returns whether a block of x is finite. If so, it is copied to `to`, if given.
-  bool look_at(Index row, T* to) const {
+  // Returns whether the block of x from `row` on is finite. If it is, copies it to `to` unless
+  // null.
+  bool copy_if_finite(Index row, T* to) const {
     const Index rows = std::min(kGradientBlock, x.count - row);
     if (!dense::all_finite(by, x.from(row), rows, x.channels)) return false;
     if (to != nullptr) dense::copy_to_panels(x.from(row), rows, x.channels, to);
@@ -221,45 +224,45 @@ struct ParameterSums {
       f(row / kGradientBlock, row, std::min(kGradientBlock, dy.count - row));
     }
   }
-  // Computes dW[o,i] = sum_r dy[r,o] x[r,i] for some columns o of dy. Blocks of r are added one by
-  // one.
+  // Computes dW[o,i] = sum_r dy[r,o] x[r,i] for `columns` columns of dy from o on. Blocks of r are
+  // added one by one.
   void weight(Index o, Index columns, T* target, Arena& arena) const {
     const Index width = x.channels;
     const RowsOf<T> to{target + o * width, width};
     T* const scratch = arena.take<T>(dense::transposed_product_scratch(columns, width)).data();
-    T* const own =
+    T* const copy =
         copies && panels == nullptr ? arena.take<T>(kGradientBlock * width).data() : nullptr;
-    // A non-finite number in x shows in the sums, even where dy is 0. If the sums are fewer numbers
-    // than x and can be computed again, the sums are checked instead of x.
+    // A non-finite number in x shows in the sums, even where dy is 0. If the sums are fewer
+    // numbers than x and can be computed again, the sums are checked instead of x.
     const bool sums_show = by_panels && write == Write::kOverwrite && finite == nullptr;
     if (sums_show && columns < x.count) {
-      add_blocks<false>(o, columns, to, own, scratch);
+      add_blocks<false>(o, columns, to, copy, scratch);
       if (dense::all_finite<T>(by, {to.data, width}, columns, width)) return;
     }
-    add_blocks<true>(o, columns, to, own, scratch);
+    add_blocks<true>(o, columns, to, copy, scratch);
   }
   template <bool kChecks>
-  void add_blocks(Index o, Index columns, const RowsOf<T>& to, T* own, T* scratch) const {
+  void add_blocks(Index o, Index columns, const RowsOf<T>& to, T* copy, T* scratch) const {
     const Index width = x.channels;
     if (dy.count == 0 && write == Write::kOverwrite) std::fill_n(to.data, columns * width, T(0));
     for_each_row_block([&](Index block, Index row, Index rows) {
-      bool numbers = true;
+      bool is_finite = true;
       if (finite != nullptr) {
-        numbers = finite[block] != 0;
+        is_finite = finite[block] != 0;
       } else if (kChecks) {
-        numbers = look_at(row, own);
-      } else if (own != nullptr) {
-        dense::copy_to_panels(x.from(row), rows, width, own);
+        is_finite = copy_if_finite(row, copy);
+      } else if (copy != nullptr) {
+        dense::copy_to_panels(x.from(row), rows, width, copy);
       }
       const bool adds = row > 0 || write == Write::kAccumulate;
-      if (by_panels && numbers) {
-        const T* const copied = panels == nullptr ? own : panels + row * width;
+      if (by_panels && is_finite) {
+        const T* const copied = panels == nullptr ? copy : panels + row * width;
         dense::transposed_product_of_panels(by, dy.from(row, o), columns, {x.from(row), copied},
                                             rows, width, adds, to, scratch);
       } else {
         if (!adds) std::fill_n(to.data, columns * width, T(0));
         dense::add_transposed_product(by, dy.from(row, o), columns, x.from(row), rows, width,
-                                      numbers, to, scratch);
+                                      is_finite, to, scratch);
       }
     });
   }
@@ -285,7 +288,7 @@ struct ParameterSums {
   }
 };
 
-// The columns of dy per task: an even division among workers, in whole tiles.
+// Returns the number of columns of dy per task, in whole tiles, so that workers get equal shares.
 Index gradient_columns(const Context& context, Index columns, Index width) {
   const Index most =
       std::clamp(kGradientNumbers / width, kLeastGradientColumns, kMostGradientColumns);
@@ -311,9 +314,9 @@ void backward_parameters(Context& context, std::string_view function, const Cons
   // With more tasks than workers, the tasks share the checks and copies of x.
   const bool shared = gradients.weight.given() && tasks > context.executor().concurrency();
   const Index copied = shared && copies ? x.count * x.channels : 0;
-  const Index own = copies && !shared ? kGradientBlock * x.channels : 0;
+  const Index copy = copies && !shared ? kGradientBlock * x.channels : 0;
   Call call(context, function, Arena::cost<char>(blocks) + Arena::cost<T>(copied),
-            Arena::cost<T>(own) +
+            Arena::cost<T>(copy) +
                 Arena::cost<T>(dense::transposed_product_scratch(columns, x.channels)) +
                 Arena::cost<T>(columns));
   char* const finite = shared ? call.shared().take<char>(blocks).data() : nullptr;
@@ -326,7 +329,7 @@ void backward_parameters(Context& context, std::string_view function, const Cons
     call.for_each_task(blocks, [&](Index block, Arena&) {
       const Index row = block * kGradientBlock;
       finite[block] = static_cast<char>(
-          sums.look_at(row, panels == nullptr ? nullptr : panels + row * x.channels));
+          sums.copy_if_finite(row, panels == nullptr ? nullptr : panels + row * x.channels));
     });
   }
   call.for_each_task(tasks, [&](Index task, Arena& arena) {
@@ -407,7 +410,7 @@ void linear_backward_input(std::string_view function, const ConstView& dy, const
     Call call(context, function, Arena::cost<T>(size), 0);
     T* const panels = call.shared().take<T>(size).data();
     pack_transposed(call, p.weight, panels);
-    // The product dx = dy W is a layer with the transposed weight.
+    // The product dx = dy W is the forward pass of a layer with the transposed weight.
     forward<T>(call, by, dy, {inputs, outputs, panels}, nullptr, dx, write);
   });
 }

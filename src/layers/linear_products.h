@@ -13,7 +13,8 @@
 // strides, float32 or float64, all of one dtype, which the callers have checked. The sums of y and
 // dx are multiply-adds (fused on all targets but SSE4) over an ascending index in blocks of
 // core::kChannelBlock, each from zero. One task computes an element, so that no bit depends on
-// threads; a row of y or dx depends on no other row. `function` is the public one, for messages.
+// threads; a row of y or dx depends on no other row. `function` is the name of the public function,
+// for messages.
 namespace qkv::layers {
 
 // The parameters of a layer, or a weight that two layers share and the bias of one of them.
@@ -47,14 +48,14 @@ void linear_backward_input(std::string_view function, const ConstView& dy, const
 
 // Computes dW = dy^T x and db = the sum of dy over rows. Rows are summed ascending in blocks of
 // kGradientBlock, each from zero; the blocks are added in ascending order, with Write::kAccumulate
-// to the current values: whole blocks may be given in several calls without changing a bit. Where
+// to the current values. So several calls with whole blocks of the rows give the same bits. Where
 // dy is 0 nothing is added, whatever x holds: padding may be NaN. Absent tensors of `gradients` are
 // not computed.
 void linear_backward_parameters(std::string_view function, const ConstView& x, const ConstView& dy,
                                 LinearParameters& gradients, Write write, Context& context);
 
-// The views of weight [O,I] and bias [O], C-ordered, to which gradients are written; each may be
-// absent.
+// The views to which the gradients of weight [O,I] and bias [O] are written, C-ordered. Each view
+// may be absent.
 struct LinearGradientViews {
   View weight{};
   View bias{};

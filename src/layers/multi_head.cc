@@ -66,7 +66,7 @@ ConstView sinks_of(const MultiHeadConfig& c, const MultiHeadAttention::Parameter
   return c.zero_attn ? broadcast_to(zero, Dims(c.heads)) : ConstView();
 }
 
-// The shape [..,Tq,width], where .. are the leading axes of q, k and v, broadcast.
+// Returns the shape of out: [..,Tq,width], where .. are the leading axes of q, k and v, broadcast.
 Dims out_shape(const LayerInputs& inputs) {
   const auto leading = [](const ConstView& x) {
     return core::sub_dims(x.shape(), 0, x.rank() - 2);
@@ -207,7 +207,7 @@ void MultiHeadAttention::forward(const LayerInputs& inputs, RunState& run, Saved
   const Index key_heads = config_.key_heads;
   saved.options = options_of(config_, inputs);
   if (config_.bias_kv) {
-    layers::let_see_last_key(
+    layers::allow_learned_key(
         {split_heads(ConstView(saved.q), heads), split_heads(ConstView(saved.k), key_heads),
          split_heads(ConstView(saved.v), key_heads)},
         saved.options, saved.held, context);
@@ -215,7 +215,7 @@ void MultiHeadAttention::forward(const LayerInputs& inputs, RunState& run, Saved
     saved.v = layers::with_row(saved.v, parameters_.bias_v);
   }
 
-  // Heads are written directly to their places in the merged array.
+  // attention() writes each head directly to its channels of the merged array.
   merged[merged.rank() - 1] = saved.q.size(-1);
   layers::resize(saved.heads, config_.dtype, merged);
   Outputs inner = outputs;
@@ -255,12 +255,12 @@ void MultiHeadAttention::backward(const Saved& saved, const OutputGradients& out
   check_gradients(inputs, dout, d);
   layers::check_all_gradients(kMultiHeadBackward, gradients, parameters_);
 
-  // The backward of linear_forward(heads):
+  // Backward through linear_forward(heads):
   Tensor d_heads(config_.dtype, saved.heads.shape());
   layers::linear_backward_input(kMultiHeadBackward, dout, parameters_.o, d_heads, Write::kOverwrite,
                                 context);
 
-  // The backward of attend():
+  // Backward through attend():
   const Index heads = config_.heads;
   const Index key_heads = config_.key_heads;
   const auto split = [&](const Tensor& x) { return split_heads(ConstView(x), heads); };
@@ -289,16 +289,16 @@ void MultiHeadAttention::backward(const Saved& saved, const OutputGradients& out
   to.captured = captured.filled();
   attention_backward({split(saved.q), split_keys(saved.k), split_keys(saved.v)}, options,
                      {split(saved.heads), saved.lse}, inner, to, context);
-  // Parameters' gradients are written from here on, since attention_backward() has checked the
-  // rest.
+  // Only now are parameters' gradients written, after attention_backward() has checked the
+  // remaining arguments.
   layers::linear_backward_parameters(kMultiHeadBackward, saved.heads, dout, gradients.o, d.write,
                                      context);
   captured.give();
-  if (dsinks.given()) layers::give(dsinks, gradients.sinks.view(), d.write);
+  if (dsinks.given()) layers::write_or_add(dsinks, gradients.sinks.view(), d.write);
   if (d.bias.given() && config_.bias_kv) {
     layers::give_bias_gradient(dbias, d.bias, d.write);
   } else if (d.bias.given()) {
-    layers::give(dbias, d.bias, d.write);
+    layers::write_or_add(dbias, d.bias, d.write);
   }
   if (config_.bias_kv) {
     dk = layers::without_row(dk, gradients.bias_k.given() ? gradients.bias_k.view() : View(),
@@ -307,7 +307,8 @@ void MultiHeadAttention::backward(const Saved& saved, const OutputGradients& out
                              d.write);
   }
 
-  // The backward of the three project() in the order q, k, v; a shared buffer gets the sum:
+  // Backward through the three project() calls in the order q, k, v. If gradients share a buffer,
+  // it receives their sum.
   const double divisor = divisor_of(config_);
   const Write write_k = same_array(d.k, d.q) ? Write::kAccumulate : d.write;
   const Write write_v = same_array(d.v, d.q) || same_array(d.v, d.k) ? Write::kAccumulate : d.write;

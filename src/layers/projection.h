@@ -11,11 +11,11 @@
 // A linear layer before attention: y [..,O] = (x W^T + b) / divisor for x [..,I].
 namespace qkv::layers {
 
-// Resizes and fills `y`. A divisor of 1 changes no bit.
+// Computes y, which is resized. A divisor of 1 changes no bit.
 void project(std::string_view function, const ConstView& x, const LinearParameters& p,
              double divisor, Tensor& y, Context& context);
 
-// The buffers for one projection's gradients; absent ones are not computed.
+// The buffers for one projection's gradients. Gradients without a buffer are not computed.
 struct ProjectionGradients {
   View x{};
   Write write_x = Write::kOverwrite;

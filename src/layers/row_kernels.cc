@@ -15,7 +15,7 @@ namespace {
 template <class T>
 constexpr T kInfinity = std::numeric_limits<T>::infinity();
 
-// Replaces the row by exponentials and returns their sum, added in the kernels' order.
+// Replaces x in the row by exp(x - max) and returns the sum of the row, in the kernels' order.
 template <class T>
 T exponentials(T* row, Index n, T least, T max) {
   T partial[core::kPartialSums] = {};

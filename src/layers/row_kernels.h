@@ -21,7 +21,8 @@ class RowKernels {
   explicit RowKernels(const kernels::DotKernels<T>* by) : kernels_(by) {}
 
   // Finds the row's maximum and replaces its n numbers by exp(x - maximum), which is 0 where x -
-  // maximum < least. Their sum is NaN if a number was NaN or +inf, and 0 if all were -inf.
+  // maximum < least. `sum` becomes the sum of these: NaN if a number was NaN or +inf, and 0 if all
+  // numbers were -inf.
   void softmax(T* row, Index n, T least, T* max, T* sum) const;
   // Computes w_j = exp(x_j - max) / sum for any n; w_j = 0 where x_j - max < kNormalExponent.
   void weights(const T* row, Index n, T max, T sum, T* w) const;

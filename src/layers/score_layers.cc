@@ -5,8 +5,8 @@
 #include "layers/checks.h"
 #include "layers/gradients.h"
 
-// Each layer gives its name, its parameters, its score and the score's gradients; layers/attend.h
-// has the rest.
+// Each layer passes its name, parameters, score and the score's gradients to ScoreLayer
+// (layers/attend.h), which computes.
 namespace qkv {
 namespace {
 

@@ -24,7 +24,7 @@ Options options_of(const SelfAttentionInputs& inputs) {
   return options;
 }
 
-// The divisor n^(1/4) of q and k: dividing both by it divides their product by sqrt(n).
+// Returns the divisor of q and k, the fourth root of the width: it divides q . k by sqrt(width).
 double divisor_of(Index width) { return std::sqrt(std::sqrt(static_cast<double>(width))); }
 
 }  // namespace
@@ -82,13 +82,13 @@ void SelfAttention::backward(const Saved& saved, const OutputGradients& output_g
   Tensor dq(x.dtype(), x.shape());
   Tensor dk(x.dtype(), x.shape());
   Tensor dv(x.dtype(), x.shape());
-  // The backward of attend():
+  // Backward through attend():
   const layers::CapturedBuffers captured(input_gradients.captured, input_gradients.write);
   attention_backward({saved.q, saved.k, saved.v}, options_of(saved.inputs), {saved.out, saved.lse},
                      output_gradients, {.q = dq, .k = dk, .v = dv, .captured = captured.filled()},
                      context);
   captured.give();
-  // The backward of the three project() calls: dx sums their gradients in the order q, k, v.
+  // Backward through the three project() calls: dx sums the gradients in the order q, k, v.
   const double divisor = divisor_of(width());
   const auto undo = [&](const LinearParameters& p, double divided_by, Tensor& dy,
                         LinearParameters& dp, Write write_x) {

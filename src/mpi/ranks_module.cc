@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The module that the program loads if MPI has started it as several processes: the program itself
-// is linked without MPI.
+// The module that the program `qkv` loads if MPI has started the program as several processes. The
+// program itself is linked without MPI.
 #include "mpi/ranks_module.h"
 
 #include <optional>
@@ -15,9 +15,9 @@ std::optional<qkv::mpi::MpiRanks> ranks;
 
 qkv::Ranks* join() {
   int provided = 0;
-  // Threads compute, but one thread alone calls MPI.
+  // Several threads compute, but only one thread calls MPI.
   MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided);
-  // An error of MPI ends all ranks: the others would wait for the one that failed.
+  // An error of MPI ends all ranks, since other ranks would wait for the rank that failed.
   return &ranks.emplace(MPI_COMM_WORLD, MPI_ERRORS_ARE_FATAL);
 }
 

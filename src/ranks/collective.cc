@@ -41,7 +41,7 @@ std::string receive_text(Ranks& ranks, int from) {
   return text;
 }
 
-// A text, preceded by its length.
+// Returns a text preceded by its length.
 std::string framed(std::string_view text) {
   const std::uint64_t size = text.size();
   std::string frame(sizeof(size), '\0');
@@ -49,8 +49,8 @@ std::string framed(std::string_view text) {
   return frame.append(text);
 }
 
-// The distance from this rank to its parent in the binomial tree with root 0: the lowest set bit of
-// the rank. For rank 0, the first power of two that is not below the number of ranks.
+// Returns the distance from this rank to its parent in the binomial tree with root 0: the lowest
+// set bit of the rank. For rank 0, the first power of two that is not below the number of ranks.
 int distance_up(const Ranks& ranks) {
   int distance = 1;
   while (distance < ranks.count() && (ranks.rank() & distance) == 0) distance *= 2;
@@ -76,7 +76,7 @@ std::unique_ptr<Transfer> OneRank::receive(std::span<std::byte> /*data*/, int /*
   throw std::logic_error("a single process has nobody to receive from");
 }
 
-// share() rounds up, this down.
+// Rounds down, because share() rounds up.
 int owner(Index thing, Index n, Index ranks) { return static_cast<int>(thing * ranks / n); }
 
 void broadcast(Ranks& ranks, std::span<std::byte> bytes) {
@@ -107,7 +107,8 @@ std::vector<std::string> split(std::string_view joined) {
   return texts;
 }
 
-// A rank collects the texts of its subtree, whose ranks are consecutive, and passes them up.
+// A rank collects the texts of its subtree, whose ranks are consecutive, and sends them to its
+// parent.
 std::vector<std::string> all_texts(Ranks& ranks, std::string_view mine) {
   std::string frames = framed(mine);
   const int top = distance_up(ranks);
@@ -156,7 +157,7 @@ namespace ranks {
 void move_rows(Ranks& ranks, std::span<const Index> from, const ConstView& mine,
                std::span<const Index> to, const View& target) {
   const auto me = static_cast<std::size_t>(ranks.rank());
-  // The rows that one rank gives another, counted from row `base`.
+  // Returns [begin, end) of the rows that `giver` sends to `taker`, counted from row `base`.
   const auto common = [&](std::size_t giver, std::size_t taker, Index base) {
     const Index begin = std::max(from[giver], to[taker]);
     const Index end = std::max(begin, std::min(from[giver + 1], to[taker + 1]));

@@ -15,8 +15,8 @@
 #include <qkv/ranks.h>
 #include <qkv/view.h>
 
-// Exchanges among all ranks, made of messages between two. All ranks call each of them, in the same
-// order.
+// Operations of all ranks together, made of messages between two ranks. All ranks call each
+// operation, in the same order.
 namespace qkv::ranks {
 
 // A single process.
@@ -28,10 +28,10 @@ class QKV_API OneRank final : public Ranks {
   std::unique_ptr<Transfer> receive(std::span<std::byte> data, int from, int channel) override;
 };
 
-// The first thing of a rank's share of n things in a row; the share ends where that of the next
-// rank begins. The sizes of shares differ by at most one, and rank 0 has the first thing.
+// Returns the first thing of a rank's share of n consecutive things; the share ends before the
+// first thing of the next rank. The sizes of shares differ by at most one, and rank 0 has thing 0.
 inline Index share(Index n, Index rank, Index ranks) { return (rank * n + ranks - 1) / ranks; }
-// The rank that has a thing.
+// Returns the rank whose share contains `thing`.
 QKV_API int owner(Index thing, Index n, Index ranks);
 
 // The bytes of a C-ordered array.
@@ -44,7 +44,7 @@ inline std::span<std::byte> bytes_of(const View& contiguous) {
   return {static_cast<std::byte*>(contiguous.data()), bytes.size()};
 }
 
-// Copies the bytes of rank 0 to all others.
+// Copies the bytes of rank 0 to all other ranks.
 QKV_API void broadcast(Ranks& ranks, std::span<std::byte> bytes);
 QKV_API void broadcast(Ranks& ranks, std::string& text);
 template <class T>
@@ -53,7 +53,7 @@ void broadcast(Ranks& ranks, T& value) {
   broadcast(ranks, std::as_writable_bytes(std::span(&value, 1)));
 }
 
-// The texts of all ranks, by rank.
+// Returns the texts that all ranks pass as `mine`, by rank.
 QKV_API std::vector<std::string> all_texts(Ranks& ranks, std::string_view mine);
 
 // joined() packs texts into one string, split() unpacks it.
@@ -68,8 +68,8 @@ QKV_API void combine(Ranks& ranks, std::span<std::byte> mine,
 // Returns whether `mine` is true on any rank.
 QKV_API bool any(Ranks& ranks, bool mine);
 
-// Calls f on every rank. If it throws on some, the lowest of them rethrows, and all others throw
-// OtherRankFailed.
+// Calls f on every rank. If f throws on some ranks, the lowest of these rethrows, and all other
+// ranks throw OtherRankFailed.
 template <class F>
 void agreed(Ranks& ranks, const F& f) {
   std::exception_ptr error;
@@ -82,8 +82,8 @@ void agreed(Ranks& ranks, const F& f) {
 }
 
 // Moves the rows of a matrix from one division among the ranks to another: rank r has the rows
-// from[r] to from[r+1] in `mine`, and gets the rows to[r] to to[r+1] in `target`. Both arrays are
-// C-ordered.
+// from[r] .. from[r+1] - 1 in `mine`, and gets the rows to[r] .. to[r+1] - 1 in `target`. Both
+// arrays are C-ordered.
 QKV_API void move_rows(Ranks& ranks, std::span<const Index> from, const ConstView& mine,
                        std::span<const Index> to, const View& target);
 

@@ -32,12 +32,12 @@ struct Equal {
   Index value;
 };
 
-// ---- what is known of each mask -------------------------------------------------------------
+// ---- masks ----------------------------------------------------------------------------------
 
-// The last axes of an array: queries and keys, each of which may be broadcast, or one of the two.
+// The last axes of an array: queries and keys (each of which may be broadcast), keys, or queries.
 enum class Axes : std::uint8_t { kPairs, kKeys, kQueries };
 
-// Calls f(name, array, axes) for the array of a mask, if it has queries or keys as axes.
+// Calls f(name, array, axes) for the array of a mask, if that array has an axis of queries or keys.
 template <class F>
 void visit_array(Causal&, const F&) {}
 template <class F>
@@ -57,7 +57,7 @@ void visit_array(KeyLengths& mask, const F& f) {
   if (mask.lengths.rank() == 2) f("lengths", mask.lengths, Axes::kQueries);
 }
 
-// Adds the numbers of a mask that must be equal on all ranks.
+// Adds to `all` the numbers of a mask that must be equal on all ranks.
 void add_numbers(const Causal&, std::vector<Equal>&) {}
 void add_numbers(const Keep&, std::vector<Equal>&) {}
 void add_numbers(const Padding&, std::vector<Equal>&) {}
@@ -192,7 +192,7 @@ Ring::Ring(std::string_view function, const Inputs& inputs, const Options& optio
     equal = equal_numbers(inputs, options, sharding);
     for (const Index number : more) equal.push_back({"the arguments", number});
     mine.push_back(inputs.q.size(2));
-    for (const Equal& one : equal) mine.push_back(one.value);
+    for (const Equal& number : equal) mine.push_back(number.value);
   });
   std::vector<Index> lengths;
   std::vector<std::vector<Index>> all;
@@ -276,15 +276,15 @@ void Ring::check_sizes() const {
     check_array("q_positions", options_.rotary->q_positions, Axes::kQueries);
     check_array("k_positions", options_.rotary->k_positions, Axes::kKeys);
   }
-  // Tries one query with the keys of a part, and the queries of a part with one key: an error that
-  // a part's call would find while other ranks wait for this one is found here.
-  const auto one = [](Part part) {
+  // Tries one query with the keys of a part, and the queries of a part with one key, so that errors
+  // are found here, not by the call of a part, while other ranks wait for this rank.
+  const auto first_row = [](Part part) {
     part.end = part.begin + 1;
     return part;
   };
-  for (const Part& part : own()) {
-    try_call(one(part), part);
-    try_call(part, one(part));
+  for (const Part& part : own_parts()) {
+    try_call(first_row(part), part);
+    try_call(part, first_row(part));
   }
 }
 
@@ -339,8 +339,8 @@ void Ring::divide(const std::vector<Index>& lengths, Sharding sharding) {
     parts_.push_back({total_, total_ + piece.end, piece.rank, piece.local});
     total_ += piece.end;
   }
-  // Finds the keys that causal masks and windows allow: all keys, if batch entries have offsets of
-  // their own.
+  // Computes before_ and after_ from causal masks and windows. There are no limits if each batch
+  // entry has an offset of its own.
   Index offset = 0;
   if (const auto* given = std::get_if<Offset>(&options_.diagonal)) offset = given->o;
   if (std::holds_alternative<Offsets>(options_.diagonal)) return;
@@ -355,15 +355,16 @@ void Ring::divide(const std::vector<Index>& lengths, Sharding sharding) {
   }
 }
 
-std::vector<Part> Ring::own() const {
-  std::vector<Part> own;
+std::vector<Part> Ring::own_parts() const {
+  std::vector<Part> parts;
   for (const Part& part : parts_) {
-    if (part.rank == ranks_.rank()) own.push_back(part);
+    if (part.rank == ranks_.rank()) parts.push_back(part);
   }
-  return own;
+  return parts;
 }
 
-// A part meets itself, whatever the masks: its results are written by some call.
+// Queries meet the keys of the same rows, whatever the masks, so that some call writes the results
+// of each query.
 bool Ring::meets(const Part& queries, const Part& keys) const {
   if (queries.begin <= keys.begin && keys.end <= queries.end) return true;
   return (!after_ || keys.begin <= queries.end - 1 + *after_) &&
@@ -385,7 +386,8 @@ std::vector<int> Ring::ranks_of(const Part& keys) const {
 
 namespace {
 
-// The entries `begin` to `end` of an axis counted from the end; the whole axis if it is broadcast.
+// Returns entries begin .. end - 1 of the axis number `from_end`, counted from the end (1 is the
+// last), or the whole view if that axis is missing or has size 1.
 template <class AnyView>
 AnyView part_of_axis(const AnyView& view, int from_end, Index begin, Index end) {
   if (!view.given() || view.rank() < from_end) return view;
@@ -466,12 +468,12 @@ void Ring::take_heads(Inputs& inputs, Options& options, Index first, Index step)
 // ---- messages -------------------------------------------------------------------------------
 
 Ring::~Ring() {
-  // After an error the transport may still read tensors that are being sent: they are never freed.
+  // After an error the transport may still read tensors that are being sent. These are never freed.
   if (sent_.empty()) return;
   static std::mutex mutex;
-  static std::deque<std::shared_ptr<const Tensor>> kept;
+  static std::deque<std::shared_ptr<const Tensor>> never_freed;
   const std::lock_guard lock(mutex);
-  for (Sent& sent : sent_) kept.push_back(std::move(sent.tensor));
+  for (Sent& sent : sent_) never_freed.push_back(std::move(sent.tensor));
 }
 
 void Ring::send(std::shared_ptr<const Tensor> tensor, int to, Channel channel) {
@@ -509,7 +511,7 @@ void Ring::for_each_keys(
     const ConstView& k, const ConstView& v,
     const std::function<void(const Part&, const ConstView&, const ConstView&)>& f) {
   const int me = ranks_.rank();
-  const std::vector<Part> mine = own();
+  const std::vector<Part> mine = own_parts();
   for (const Part& part : mine) {
     std::shared_ptr<const Tensor> copies[2];
     for (const int rank : ranks_of(part)) {
@@ -536,16 +538,16 @@ void Ring::for_each_keys(
     };
     while (next < parts_.size() && !is_needed(parts_[next])) ++next;
     if (next == parts_.size()) return;
-    Coming& one = coming.emplace_back(Coming{&parts_[next++]});
-    if (one.part->rank == me) return;
+    Coming& added = coming.emplace_back(Coming{&parts_[next++]});
+    if (added.part->rank == me) return;
     const auto room = [&](const ConstView& like) {
-      return Tensor(like.dtype(), {like.size(0), like.size(1), one.part->size(), like.size(3)});
+      return Tensor(like.dtype(), {like.size(0), like.size(1), added.part->size(), like.size(3)});
     };
-    one.k = room(k);
-    one.transfers[0] = receive(one.k, one.part->rank, Channel::kKeys);
+    added.k = room(k);
+    added.transfers[0] = receive(added.k, added.part->rank, Channel::kKeys);
     if (!v.given()) return;
-    one.v = room(v);
-    one.transfers[1] = receive(one.v, one.part->rank, Channel::kKeys);
+    added.v = room(v);
+    added.transfers[1] = receive(added.v, added.part->rank, Channel::kKeys);
   };
   begin_next();
   while (!coming.empty()) {

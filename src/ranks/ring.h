@@ -14,10 +14,11 @@
 #include <qkv/ring.h>
 #include <qkv/tensor.h>
 
-// A sequence that is divided among ranks: its parts, the calls on them, and the messages.
+// A sequence that is divided among ranks: its parts, the calls on parts, and the messages.
 namespace qkv::ranks {
 
-// Rows of the sequence that one rank has, the first of which is row `local` of its arrays.
+// Rows begin .. end - 1 of the sequence, all on one rank. Row `begin` is row `local` of that rank's
+// arrays.
 struct Part {
   Index begin = 0;
   Index end = 0;
@@ -29,7 +30,7 @@ struct Part {
 
 enum class Channel : int { kAgreement = 0, kKeys = 1, kPieces = 2, kSums = 3 };
 
-// The rows of a part in an array [B,heads,T,channels] or [B,heads,T] of its rank.
+// Returns the rows of a part, from an array [B,heads,T,channels] or [B,heads,T] of the part's rank.
 template <class AnyView>
 auto rows(const AnyView& view, const Part& part) {
   return view.given() ? slice(view, 2, part.local, part.local + part.size()) : view;
@@ -45,8 +46,9 @@ struct KeyRows {
 
 class Ring {
  public:
-  // Collective: throws on every rank if one rank's arguments are wrong or differ where they must be
-  // equal, as the numbers in `more` must. All arguments must outlive the object.
+  // Collective: throws on every rank if one rank's arguments are wrong, or if arguments differ that
+  // must be equal on all ranks. The numbers in `more` must be equal. All arguments must outlive the
+  // object.
   Ring(std::string_view function, const Inputs& inputs, const Options& options, Ranks& ranks,
        Sharding sharding, const std::vector<Index>& more, Context& context);
   ~Ring();
@@ -55,26 +57,27 @@ class Ring {
 
   Ranks& ranks() const { return ranks_; }
   const std::vector<Part>& parts() const { return parts_; }
-  std::vector<Part> own() const;
+  std::vector<Part> own_parts() const;  // of this rank
   Index total() const { return total_; }
 
-  // Whether causal masks and windows let a query of one part attend to a key of the other.
+  // Whether causal masks and windows let a query of one part attend to a key of the other. Always
+  // true for keys that lie within the rows of the queries.
   bool meets(const Part& queries, const Part& keys) const;
   // The ranks with queries that meet these keys, in ascending order.
   std::vector<int> ranks_of(const Part& keys) const;
-  // The call of a part of the queries and a part of the keys, which may be parts of parts.
+  // The inputs and options of a call for some queries and some keys: parts, or rows of parts.
   Inputs inputs(const Part& queries, const ConstView& k, const ConstView& v,
                 const Part& keys) const;
   Options options(const Part& queries, const Part& keys) const;
   // Restricts a call to every `step`-th query head from `first` on.
   void take_heads(Inputs& inputs, Options& options, Index first, Index step) const;
-  // The pairs of two parts, from an array whose last two axes are queries and keys, broadcast or
-  // not.
+  // Returns the pairs of two parts, from an array whose last two axes are queries and keys, each of
+  // which may be broadcast.
   template <class AnyView>
   AnyView pairs(const AnyView& view, const Part& queries, const Part& keys) const;
 
-  // Calls f, unless it has thrown before: an error is kept until finish(), since the other ranks
-  // wait for this one's messages.
+  // Calls f, unless an earlier attempt has thrown. The error is stored until finish(), since the
+  // other ranks wait for this rank's messages.
   template <class F>
   void attempt(const F& f) {
     if (error_ != nullptr) return;
@@ -85,15 +88,16 @@ class Ring {
     }
   }
 
-  // Calls f(part, k, v) in ascending order for the keys that meet a query of this rank, as
-  // attempt() does. The next ones are received meanwhile. `v` may be absent.
+  // Calls f(part, k, v), by attempt(), for the parts of the keys that meet a query of this rank, in
+  // ascending order. Meanwhile the next part is received. `v` may be absent.
   void for_each_keys(const ConstView& k, const ConstView& v,
                      const std::function<void(const Part&, const ConstView&, const ConstView&)>& f);
 
-  // Sends a tensor, which is kept until it has been sent. Empty ones are not sent, and receive() of
-  // one returns null.
+  // Sends a tensor, which lives until it has been sent. An empty tensor is not sent, and receive()
+  // of an empty tensor returns null.
   void send(std::shared_ptr<const Tensor> tensor, int to, Channel channel);
   std::unique_ptr<Transfer> receive(Tensor& tensor, int from, Channel channel);
+  // Frees the tensors that have been sent by now.
   void forget_sent();
   // Waits until everything has been sent. Collective: throws on every rank if one has an error.
   void finish();
@@ -122,7 +126,7 @@ class Ring {
   std::exception_ptr error_{};
 };
 
-// Waits for messages; null ones are of empty tensors.
+// Waits for messages. A null pointer stands for an empty tensor, which is not sent.
 inline void wait_for(std::span<const std::unique_ptr<Transfer>> transfers) {
   for (const auto& transfer : transfers) {
     if (transfer != nullptr) transfer->wait();
@@ -132,7 +136,7 @@ inline void wait_for(std::span<const std::unique_ptr<Transfer>> transfers) {
 // Returns the error of a call on parts with the name of the public function.
 Error of_function(const Error& error, std::string_view function);
 
-// Adds `terms` of any real type to `sums` of the accumulator's type; their shapes are equal.
+// Adds `terms`, of any real type, to `sums`, of the same shape and the accumulator's type.
 void add(const View& sums, const ConstView& terms);
 
 }  // namespace qkv::ranks

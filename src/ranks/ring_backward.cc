@@ -47,8 +47,8 @@ struct Call {
   Tensor zeros_like(const ConstView& x) const { return {wide(), x.shape()}; }
 };
 
-// Calls f(name, buffer, source) for each gradient that all queries share, except that of bias, with
-// the array of which it is the gradient.
+// Calls f(name, buffer, source) for each gradient that all queries share, except the gradient of
+// bias. `source` is the array whose gradient it is.
 template <class F>
 void for_each_shared(InputGradients& wanted, const Options& options, const F& f) {
   const QkNorm norm = options.qk_norm.value_or(QkNorm{});
@@ -66,9 +66,9 @@ void for_each_shared(InputGradients& wanted, const Options& options, const F& f)
         });
       },
       options.score);
-  for (CapturedGradient& one : wanted.captured) {
-    const std::string name = core::text(kCaptured, one.of.name());
-    f(name, one.to, one.of.view());
+  for (CapturedGradient& gradient : wanted.captured) {
+    const std::string name = core::text(kCaptured, gradient.of.name());
+    f(name, gradient.to, gradient.of.view());
   }
 }
 
@@ -89,11 +89,11 @@ bool continues_sums(const Call& call) {
   return is_dot(o.score) && !o.qk_norm && !o.rotary;
 }
 
-// The gradients that are requested.
+// Which gradients are requested.
 struct Requested {
-  std::vector<Index> numbers{};  // equal on all ranks: which ones, and the shapes of shared ones
-  bool rows = false;             // one of q, k and v
-  bool others = false;
+  std::vector<Index> numbers{};  // which ones, and shapes of shared ones; equal on all ranks
+  bool rows = false;             // whether any gradient of q, k and v
+  bool others = false;           // whether any other gradient
 
   Requested(InputGradients wanted, const Options& options) {
     numbers.push_back(0);
@@ -117,8 +117,9 @@ struct Requested {
 
 // ---- sums of terms --------------------------------------------------------------------------
 
-// The blocks of a part: at most kShardKeys rows from multiples of kShardKeys. A term is that of a
-// block of queries and a block of keys, and so does not depend on how the sequence is divided.
+// Returns the blocks of a part: at most kShardKeys rows from multiples of kShardKeys on. Each term
+// of a gradient comes from one block of queries and one block of keys, and so does not depend on
+// how the sequence is divided.
 std::vector<Part> blocks_of(const Part& part) {
   std::vector<Part> blocks;
   for (Index begin = part.begin; begin < part.end; begin += kShardKeys) {
@@ -181,12 +182,13 @@ struct RowSums {
   View v;
 };
 
-// The gradients of blocks, added so that bits do not depend on the ranks: those of a query by
-// ascending keys, those of a key by ascending queries, those that ranks share in any order.
+// Adds gradients of blocks so that bits do not depend on the ranks: the gradient of a query in
+// ascending order of keys, the gradients of a key in ascending order of queries, and gradients that
+// ranks share in any order (UnorderedSums).
 class BlockGradients {
  public:
-  // `others`: whether to compute the gradients besides those of q, k and v. `bias_has_rows`:
-  // whether the bias has rows of its own for the queries of a rank.
+  // `others`: whether to compute gradients other than those of q, k and v. `bias_has_rows`: whether
+  // the bias has one row for each query, rather than one row for all.
   BlockGradients(const Ring& ring, const Call& call, bool others, bool bias_has_rows)
       : ring_(ring), call_(call) {
     if (!others) return;
@@ -196,7 +198,8 @@ class BlockGradients {
     for_each_shared(terms_, call.options, [&](std::string_view, View& buffer, const ConstView&) {
       if (!buffer.given()) return;
       const bool is_captured = std::ranges::any_of(
-          terms_.captured, [&](const CapturedGradient& one) { return &one.to == &buffer; });
+          terms_.captured,
+          [&](const CapturedGradient& gradient) { return &gradient.to == &buffer; });
       const DType dtype = is_captured ? DType::kFloat64 : call.wide();
       buffer = shared_.emplace_back(buffer, dtype, buffer.shape()).term.view();
     });
@@ -209,42 +212,42 @@ class BlockGradients {
       return;
     }
     Dims shape = bias.shape();
-    if (bias.rank() >= 2) shape[bias.rank() - 2] = 1;  // a rank without queries may give it no row
+    if (bias.rank() >= 2) shape[bias.rank() - 2] = 1;  // a rank without queries may pass no row
     shared_bias_.emplace(bias, call.wide(), shape);
     numbers_ = Tensor(DType::kInt64, shape);
     const std::span<Index> numbers = numbers_.values<Index>();
     std::iota(numbers.begin(), numbers.end(), Index{0});
   }
 
-  // Whether the gradients besides those of q, k and v need the keys of other parts.
+  // Whether gradients other than those of q, k and v need the keys of other parts.
   bool need_all_keys() const { return !shared_.empty() || call_.wanted.bias.given(); }
 
-  // Adds the terms of a part of the queries and one of the keys; those of q, k and v to `rows`,
-  // unless it is null.
+  // Adds the terms of a part of the queries and a part of the keys. The terms of q, k and v are
+  // added to `rows`, unless it is null.
   void add(const Part& queries, const Part& keys, const ConstView& k, const ConstView& v,
            const RowSums* rows) {
-    for (const Part& some : blocks_of(queries)) {
+    for (const Part& query_block : blocks_of(queries)) {
       const auto of_queries = [&](const View& x) {
-        return slice(x, 2, some.begin - queries.begin, some.end - queries.begin);
+        return slice(x, 2, query_block.begin - queries.begin, query_block.end - queries.begin);
       };
-      for (const Part& others : blocks_of(keys)) {
+      for (const Part& key_block : blocks_of(keys)) {
         const auto of_keys = [&](const auto& x) {
-          return slice(x, 2, others.begin - keys.begin, others.end - keys.begin);
+          return slice(x, 2, key_block.begin - keys.begin, key_block.end - keys.begin);
         };
-        if (!ring_.meets(some, others)) continue;
+        if (!ring_.meets(query_block, key_block)) continue;
         if (rows == nullptr) {
-          add_block(some, others, of_keys(k), of_keys(v), nullptr);
+          add_block(query_block, key_block, of_keys(k), of_keys(v), nullptr);
           continue;
         }
         const RowSums of_block{of_queries(rows->q), of_keys(rows->k), of_keys(rows->v)};
-        add_block(some, others, of_keys(k), of_keys(v), &of_block);
+        add_block(query_block, key_block, of_keys(k), of_keys(v), &of_block);
       }
     }
   }
 
-  // Writes the gradients besides those of q, k and v. Collective.
+  // Writes the gradients other than those of q, k and v. Collective.
   void finish() {
-    for (SharedSum& one : shared_) one.finish(ring_.ranks());
+    for (SharedSum& shared : shared_) shared.finish(ring_.ranks());
     if (sinks_) sinks_->finish(ring_.ranks());
     if (shared_bias_) shared_bias_->finish(ring_.ranks());
     if (bias_.given()) copy(bias_, call_.wanted.bias);
@@ -255,7 +258,7 @@ class BlockGradients {
                  const RowSums* rows) {
     WideArrays wide(call_.wide());
     const auto of_rows = [&](const ConstView& x) { return wide.of(ranks::rows(x, queries)); };
-    // The gradient of the sinks is complete in the call of any keys.
+    // Any keys give the complete gradient of the sinks, so only one call for these queries adds it.
     const bool takes_sinks = sinks_ && keys.begin == queries.begin;
     const bool takes_bias = bias_.given() || shared_bias_;
     if (rows == nullptr && shared_.empty() && !takes_sinks && !takes_bias) return;
@@ -282,7 +285,7 @@ class BlockGradients {
       ranks::add(rows->k, k_terms);
       if (v_terms.given()) ranks::add(rows->v, v_terms);
     }
-    for (SharedSum& one : shared_) one.sum.add(one.term);
+    for (SharedSum& shared : shared_) shared.sum.add(shared.term);
     if (takes_sinks) sinks_->sum.add(sinks_->term);
     if (bias_.given()) ranks::add(ring_.pairs(bias_.view(), queries, keys), bias_terms);
     if (!shared_bias_) return;
@@ -295,25 +298,27 @@ class BlockGradients {
   InputGradients terms_{};
   std::deque<SharedSum> shared_{};  // except sinks and bias
   std::optional<SharedSum> sinks_{};
-  Tensor bias_{};  // float64, of a bias that has rows of its own for the queries of a rank
-  std::optional<SharedSum> shared_bias_{};
-  Tensor numbers_{};  // of the elements of shared_bias_
+  Tensor bias_{};  // float64: the gradient of a bias with one row for each query
+  std::optional<SharedSum> shared_bias_{};  // of a bias with one row for all queries
+  Tensor numbers_{};                        // the elements of shared_bias_, numbered from 0
 };
 
 // ---- gradients of rows ------------------------------------------------------------------------
 
-// The keys of a piece that goes from rank to rank.
+// The largest number of keys of a piece. Pieces go from rank to rank.
 constexpr Index kPiece = 2 * kShardKeys;
 static_assert(kPiece % kShardKeys == 0);
 
-// A place that pieces of the keys visit: a part of the queries, in every R-th head (H = R G).
+// A station that pieces of the keys visit: the queries of a part in every R-th query head from
+// `first_head` on, where R is Pipeline's ratio_.
 struct Station {
   std::size_t number = 0;
   Index first_head = 0;
   Part queries;
 };
 
-// One piece of the keys at one station, between the stations before and after it on its path.
+// One piece of the keys at one station. `before` and `after` are the neighbouring stations on the
+// piece's path, or null.
 struct Task {
   std::size_t piece = 0;
   const Station* station = nullptr;
@@ -321,11 +326,11 @@ struct Task {
   const Station* after = nullptr;
 };
 
-// Keys, values and the sums of their gradients as they go from station to station. A piece visits
-// the queries that it meets in ascending order; the queries add the pieces in ascending order.
+// Moves pieces from station to station: keys, values and the sums of their gradients. A piece
+// visits the queries that it meets in ascending order; queries take the pieces in ascending order.
 class Pipeline {
  public:
-  // Without `blocks`, gradients are continued from call to call.
+  // If `blocks` is null, attention_backward_step() continues the sums from call to call.
   Pipeline(Ring& ring, const Call& call, BlockGradients* blocks)
       : ring_(ring),
         call_(call),
@@ -364,7 +369,7 @@ class Pipeline {
     }
     for (Last& last : last_) {
       ranks::wait_for(last.transfers);
-      keep(last.piece, last.rows);
+      store_sums(last.piece, last.rows);
     }
     ring_.finish();
     const InputGradients& to = call_.wanted;
@@ -376,15 +381,17 @@ class Pipeline {
  private:
   // The tensors of a piece, and the messages that bring them.
   struct Coming {
-    std::optional<ranks::KeyRows> rows{};  // none if they are on this rank
+    std::optional<ranks::KeyRows> rows{};  // none if the piece is already on this rank
     std::vector<std::unique_ptr<Transfer>> transfers{};
   };
+  // A piece of this rank's keys, whose sums come from the last station.
   struct Last {
     Part piece;
     ranks::KeyRows rows;
     std::vector<std::unique_ptr<Transfer>> transfers{};
   };
 
+  // Returns the stations that a piece visits, in this order.
   std::vector<const Station*> path(const Part& piece) const {
     std::vector<const Station*> path;
     for (const Station& station : stations_) {
@@ -393,9 +400,9 @@ class Pipeline {
     return path;
   }
 
-  // A rank's tasks in an order without deadlock: by the sum of piece and station. A task waits for
-  // its piece at the station before and for the pieces before at its station, whose sums are
-  // smaller.
+  // Returns a rank's tasks in an order without deadlock: by the sum of the numbers of piece and
+  // station. A task waits for two kinds of tasks, whose sums are smaller: tasks of the same piece
+  // at earlier stations, and tasks of earlier pieces at the same station.
   std::vector<Task> tasks_of(int rank) const {
     std::vector<Task> tasks;
     for (std::size_t piece = 0; piece < pieces_.size(); ++piece) {
@@ -421,12 +428,12 @@ class Pipeline {
     return {some(k, k.dtype()), some(v, v.dtype()), some(k, call_.wide()), some(v, call_.wide())};
   }
   ranks::KeyRows own_rows(const Part& piece) const {
-    ranks::KeyRows own = room(piece);
-    copy(rows(call_.inputs.k, piece), own.k.view());
-    copy(rows(call_.inputs.v, piece), own.v.view());
-    return own;
+    ranks::KeyRows copies = room(piece);
+    copy(rows(call_.inputs.k, piece), copies.k.view());
+    copy(rows(call_.inputs.v, piece), copies.v.view());
+    return copies;
   }
-  void keep(const Part& piece, const ranks::KeyRows& sums) {
+  void store_sums(const Part& piece, const ranks::KeyRows& sums) {
     copy(sums.dk, ranks::rows(dk_.view(), piece));
     copy(sums.dv, ranks::rows(dv_.view(), piece));
   }
@@ -439,14 +446,14 @@ class Pipeline {
     for (const Part& piece : pieces_) {
       const int first = path(piece).front()->queries.rank;
       if (piece.rank != me_ || first == me_) continue;
-      ranks::KeyRows own = own_rows(piece);
-      send(std::move(own.k), first, Channel::kKeys);
-      send(std::move(own.v), first, Channel::kKeys);
+      ranks::KeyRows keys = own_rows(piece);
+      send(std::move(keys.k), first, Channel::kKeys);
+      send(std::move(keys.v), first, Channel::kKeys);
     }
   }
 
-  // Begins to receive the sums of this rank's keys from the ranks of their last stations, in the
-  // order in which these send them.
+  // Begins to receive the sums of this rank's keys from the ranks of the pieces' last stations, in
+  // the order in which those ranks send the sums.
   void begin_last_sums() {
     for (int rank = 0; rank < std::ssize(tasks_); ++rank) {
       for (const Task& task : tasks_[static_cast<std::size_t>(rank)]) {
@@ -459,7 +466,7 @@ class Pipeline {
     }
   }
 
-  // Begins to receive what a task needs.
+  // Begins to receive the piece of a task, unless it is on this rank.
   Coming receive(const Task& task) {
     const Part& piece = pieces_[task.piece];
     const int source = task.before == nullptr ? piece.rank : task.before->queries.rank;
@@ -489,7 +496,8 @@ class Pipeline {
     }
     return std::move(early.extract(wanted).mapped());
   }
-  // The pieces that a rank sends this one, with their stations here, in the order of sending.
+  // Returns the pieces that rank `source` sends to this rank, in the order of sending, each with
+  // its next station.
   std::deque<std::pair<std::size_t, std::size_t>> pieces_from(int source) const {
     std::deque<std::pair<std::size_t, std::size_t>> pieces;
     for (const Task& task : tasks_[static_cast<std::size_t>(source)]) {
@@ -518,7 +526,7 @@ class Pipeline {
       blocks_->add(queries, piece, keys.k, keys.v, &sums);
     });
     if (task.after == nullptr && piece.rank == me_) {
-      keep(piece, keys);
+      store_sums(piece, keys);
     } else if (task.after == nullptr) {
       send(std::move(keys.dk), piece.rank, Channel::kSums);
       send(std::move(keys.dv), piece.rank, Channel::kSums);
@@ -547,7 +555,7 @@ class Pipeline {
         {some(dq_.view()), keys.dk.view(), keys.dv.view()}, call_.context);
   }
 
-  // The sums that correct the rounding of large lse, if a rank has one.
+  // Computes weight_sums_, which correct the rounding of large lse, if any rank has a large lse.
   void find_weight_sums() {
     const ConstView& lse = call_.saved.lse;
     weight_sums_ = Tensor(DType::kFloat64, lse.shape());
@@ -560,7 +568,7 @@ class Pipeline {
     if (!ranks::any(ring_.ranks(), is_large)) return;
     ring_.for_each_keys(
         call_.inputs.k, {}, [&](const Part& keys, const ConstView& k, const ConstView& v) {
-          for (const Part& queries : ring_.own()) {
+          for (const Part& queries : ring_.own_parts()) {
             if (!ring_.meets(queries, keys)) continue;
             add_weight_sums(ring_.inputs(queries, k, v, keys), ring_.options(queries, keys),
                             ranks::rows(lse, queries), ranks::rows(weight_sums_.view(), queries),
@@ -581,22 +589,24 @@ class Pipeline {
   std::vector<Station> stations_{};
   std::vector<std::vector<Task>> tasks_{};  // of each rank
   Tensor dq_{}, dk_{}, dv_{}, weight_sums_{};
-  std::map<std::size_t, ranks::KeyRows> held_{};  // pieces that go on to a station of this rank
+  std::map<std::size_t, ranks::KeyRows> held_{};  // pieces whose next station is on this rank
+  // By source, for pairs of piece and station: the pieces that are being received but not yet used,
+  // and the pieces still to be received, in the order of sending.
   std::map<int, std::map<std::pair<std::size_t, std::size_t>, Coming>> early_{};
   std::map<int, std::deque<std::pair<std::size_t, std::size_t>>> order_{};
   std::deque<Last> last_{};
 };
 
-// Tries the gradients of captured arrays with one pair of this rank's rows: an error that the first
-// call would find while other ranks wait for this one is found here.
+// Tries the gradients of captured arrays with one query and one key of this rank, so that errors
+// are found here, not by the first call, while other ranks wait for this rank.
 void try_captured(const Ring& ring, const Call& call) {
-  if (call.wanted.captured.empty() || ring.own().empty()) return;
-  Part one = ring.own().front();
-  one.end = one.begin + 1;
-  const auto row = [&](const ConstView& x) { return ranks::rows(x, one); };
+  if (call.wanted.captured.empty() || ring.own_parts().empty()) return;
+  Part first = ring.own_parts().front();
+  first.end = first.begin + 1;
+  const auto row = [&](const ConstView& x) { return ranks::rows(x, first); };
   try {
-    attention_backward(ring.inputs(one, row(call.inputs.k), row(call.inputs.v), one),
-                       ring.options(one, one), {row(call.saved.out), row(call.saved.lse)},
+    attention_backward(ring.inputs(first, row(call.inputs.k), row(call.inputs.v), first),
+                       ring.options(first, first), {row(call.saved.out), row(call.saved.lse)},
                        {row(call.outputs.out), row(call.outputs.lse), {}},
                        {.captured = call.wanted.captured}, call.context);
   } catch (const Error& error) {
@@ -624,7 +634,7 @@ void check(const Call& call) {
   check_like("output_gradients.out", call.outputs.out, in.q.dtype(), out);
   check_like("output_gradients.lse", call.outputs.lse, call.wide(), rows);
   if (!call.outputs.out.given() && !call.outputs.lse.given()) {
-    throw Error(kBackward, "output_gradients", "must have that of out or of lse");
+    throw Error(kBackward, "output_gradients", "must have out or lse");
   }
   if (call.outputs.weights.matrix.given()) {
     throw Error(kBackward, "output_gradients.weights", "must be absent with several ranks");
@@ -698,7 +708,7 @@ void ring_attention_backward(const Inputs& inputs, const Options& options, const
   } else if (blocks.need_all_keys()) {
     ring.for_each_keys(inputs.k, inputs.v,
                        [&](const Part& keys, const ConstView& k, const ConstView& v) {
-                         for (const Part& queries : ring.own()) {
+                         for (const Part& queries : ring.own_parts()) {
                            blocks.add(queries, keys, k, v, nullptr);
                          }
                          ring.forget_sent();
@@ -706,7 +716,7 @@ void ring_attention_backward(const Inputs& inputs, const Options& options, const
     ring.finish();
   } else {
     ring.attempt([&] {
-      for (const Part& part : ring.own()) {
+      for (const Part& part : ring.own_parts()) {
         blocks.add(part, part, rows(inputs.k, part), rows(inputs.v, part), nullptr);
       }
     });

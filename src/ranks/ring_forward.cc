@@ -89,18 +89,18 @@ void ring_attention(const Inputs& inputs, const Options& options, const Outputs&
   Ring ring(kForward, inputs, options, ranks, sharding, {}, context);
   ranks::agreed(ranks, [&] { check_outputs(inputs, options, outputs); });
   std::vector<State> states;
-  for (const Part& queries : ring.own()) states.push_back(begin(ring, inputs, queries));
+  for (const Part& queries : ring.own_parts()) states.push_back(begin(ring, inputs, queries));
   ring.for_each_keys(
       inputs.k, inputs.v, [&](const Part& keys, const ConstView& k, const ConstView& v) {
         for (State& state : states) {
           if (!ring.meets(state.queries, keys)) continue;
-          Outputs own;
+          Outputs results;
           if (keys.begin == state.last.begin) {
-            own.out = rows(outputs.out, state.queries);
-            own.lse = rows(outputs.lse, state.queries);
+            results.out = rows(outputs.out, state.queries);
+            results.lse = rows(outputs.lse, state.queries);
           }
           attention_step(ring.inputs(state.queries, k, v, keys), ring.options(state.queries, keys),
-                         {state.max, state.sum, state.acc}, own, context);
+                         {state.max, state.sum, state.acc}, results, context);
           ring.forget_sent();
         }
       });

@@ -15,10 +15,10 @@ constexpr int kDigitBits = 32;
 constexpr std::int64_t kDigit = std::int64_t{1} << kDigitBits;
 constexpr int kMantissa = 53;  // bits of a float64
 constexpr int kTermDigits = 3;
-// The exponent of the digit at place 0, below that of the lowest of the 53 bits of any number.
+// The exponent of the digit at place 0: below the exponent of the lowest bit of any float64.
 constexpr int kLowest = -1152;
 
-// Makes all digits but the last one 0 .. 2^32 - 1.
+// Carries, so that all digits but the last one are in 0 .. 2^32 - 1.
 template <std::size_t kCount>
 void carry(std::int64_t (&digits)[kCount]) {
   for (std::size_t n = 0; n + 1 < kCount; ++n) {
@@ -33,7 +33,7 @@ void carry(std::int64_t (&digits)[kCount]) {
 UnorderedSums::UnorderedSums(Index count) : sums_(static_cast<std::size_t>(count)) {}
 
 // Drops the digits below the place `lowest`.
-void UnorderedSums::go_to(Sum& sum, int lowest) {
+void UnorderedSums::drop_below(Sum& sum, int lowest) {
   const int by = std::min(lowest - sum.lowest, kDigits);
   std::copy(sum.digits + by, sum.digits + kDigits, sum.digits);
   std::fill(sum.digits + kDigits - by, sum.digits + kDigits, 0);
@@ -56,14 +56,14 @@ void UnorderedSums::add(Index n, double term) {
       static_cast<std::int64_t>(std::ldexp(std::frexp(term, &exponent), kMantissa));
   const int bit = exponent - kMantissa - kLowest;
   const int shift = bit % kDigitBits;
-  // The lower half of the mantissa, below 2^63 when shifted, and the upper one, with its sign.
+  // The lower 32 bits of the mantissa, below 2^63 when shifted, and the upper bits, with the sign.
   const std::int64_t lower = (mantissa & (kDigit - 1)) << shift;
   const std::int64_t upper = (mantissa >> kDigitBits) * (std::int64_t{1} << shift);
   const std::int64_t digits[kTermDigits] = {
       lower & (kDigit - 1), (lower >> kDigitBits) + (upper & (kDigit - 1)), upper >> kDigitBits};
   const int first = bit / kDigitBits;
   const int lowest = first + kTermDigits - kDigits;
-  if (lowest > sum.lowest) go_to(sum, lowest);
+  if (lowest > sum.lowest) drop_below(sum, lowest);
   for (int d = std::max(0, sum.lowest - first); d < kTermDigits; ++d) {
     sum.digits[first + d - sum.lowest] += digits[d];
   }
@@ -89,8 +89,8 @@ void UnorderedSums::add_ranks(Ranks& ranks) {
     for (Sum& sum : sums_) {
       Sum term = *other++;
       const int lowest = std::max(sum.lowest, term.lowest);
-      go_to(sum, lowest);
-      go_to(term, lowest);
+      drop_below(sum, lowest);
+      drop_below(term, lowest);
       for (int d = 0; d < kDigits; ++d) sum.digits[d] += term.digits[d];
       for (const int sign : {0, 1}) sum.has_infinity[sign] |= term.has_infinity[sign];
       sum.has_nan |= term.has_nan;

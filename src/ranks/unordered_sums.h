@@ -23,12 +23,12 @@ class QKV_API UnorderedSums {
 
   Index count() const noexcept { return static_cast<Index>(sums_.size()); }
   void add(Index n, double term);
-  // Adds a term to each sum, or to some; `terms` is C-ordered.
+  // Adds a term to each sum, or to each of the sums numbered in `sums`. `terms` is C-ordered.
   void add(const ConstView& terms);
   void add(std::span<const Index> sums, const ConstView& terms);
-  // Adds the sums of all ranks, on every rank. Collective.
+  // Adds up the sums of all ranks; every rank receives the totals. Collective.
   void add_ranks(Ranks& ranks);
-  // A sum, rounded with an error of at most one unit in the last place.
+  // Returns sum n, rounded with an error of at most one unit in the last place.
   double operator[](Index n) const;
 
  private:
@@ -39,7 +39,7 @@ class QKV_API UnorderedSums {
     bool has_infinity[2] = {};          // whether a term was +inf, or -inf
     bool has_nan = false;
   };
-  static void go_to(Sum& sum, int lowest);
+  static void drop_below(Sum& sum, int lowest);
 
   std::vector<Sum> sums_{};
 };

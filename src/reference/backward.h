@@ -12,9 +12,10 @@
 #include "reference/row_sums.h"
 
 // Gradients computed from the saved out and lse, not from saved weights (Dao et al. 2022, appendix
-// B.2), in plain loops and two sweeps: over queries for the gradients of queries, over keys for
-// those of keys. Each sum is computed by one task in a fixed order; the sums of the gradients of
-// rows are in blocks of kGradientBlock keys (queries), each from zero, in ascending order.
+// B.2), in plain loops and two sweeps: over queries for the gradients of queries, over keys for the
+// gradients of keys and values. Each sum is computed by one task in a fixed order. Gradients of
+// queries are summed in blocks of kGradientBlock keys, gradients of keys and values in blocks of
+// kGradientBlock queries: each block from zero, in ascending order.
 namespace qkv::reference {
 
 using core::GradientResults;
@@ -63,18 +64,18 @@ class Backward {
     return std::max({arena.bytes(), back.bytes(), prepare_scratch<T>(p_)});
   }
 
-  // Computes the gradients, or only the weight sums if they are given. `call` has the shared memory
-  // that take_shared() takes, and runs tasks (runtime/tasks.h).
+  // Computes the gradients, or only the weight sums if `to` requests them. `call` has the shared
+  // memory that take_shared() takes, and runs tasks (runtime/tasks.h).
   template <class Call>
   void run(Call& call);
 
  private:
   struct Worker {
     GradientRow<T> row;
-    T* block = nullptr;  // sums of one block, added to the total at its end
-    T* block_v = nullptr;
-    T* chains = nullptr;  // scratch of the sums of a query, or of each key of a block
-    T* chains_v = nullptr;
+    T* block = nullptr;     // sums of one block, added to the total when the block ends
+    T* block_v = nullptr;   // such sums of d value, or of the gradient of the additive score's v
+    T* chains = nullptr;    // scratch memory of RowSums: of one query, or of each key of a block
+    T* chains_v = nullptr;  // such memory for d value
   };
 
   template <class AnyArena>
@@ -88,11 +89,11 @@ class Backward {
     return w;
   }
 
-  // Scratch for one row of an input, the result of each transform, and sums of rows.
+  // Scratch memory for the backward pass of the transforms of one row.
   struct BackWorker {
-    T* row = nullptr;
-    T* made = nullptr;
-    T* sums = nullptr;
+    T* row = nullptr;      // [width]: a row of q or k
+    T* outputs = nullptr;  // [transforms][width]: the row after each transform
+    T* sums = nullptr;     // [width]: a sum of rows
   };
   template <class AnyArena>
   BackWorker take_back_worker(AnyArena& arena) const {
@@ -100,7 +101,7 @@ class Backward {
     const std::size_t maps = std::max(p_.query_maps.maps().size(), p_.key_maps.maps().size());
     BackWorker w;
     w.row = arena.template take<T>(width).data();
-    w.made = arena.template take<T>(static_cast<Index>(maps) * width).data();
+    w.outputs = arena.template take<T>(static_cast<Index>(maps) * width).data();
     w.sums = arena.template take<T>(width).data();
     return w;
   }
@@ -118,7 +119,8 @@ class Backward {
     return {b, h, i, p_.diagonal_offset(b, p_.sequence(b))};
   }
 
-  // Begins the sums of a row of a gradient: with zeros, or with what the buffer has.
+  // Initialises the sums of a row of a gradient: to zeros, or to the buffer's numbers if the call
+  // continues them.
   void begin_sum(const GradientTarget& to, Index b, Index head, Index row, Index width,
                  T* sums) const {
     std::fill_n(sums, width, T(0));
@@ -132,9 +134,9 @@ class Backward {
   void add_weight_sum(const QueryAt& at, Index row, const GradientRow<T>& weights) const {
     const core::ResultOperand& x = to_.weight_sums;
     if (!core::has_large_lse(real_part(element<T>(p_, from_.lse, at.b, at.h, row, 0)))) return;
-    const Index place = core::offset_of(x, core::batch_offset(x, p_.batch, at.b), at.h, row, 0);
-    core::store(x.dtype, x.data, place,
-                add_weights(weights, core::load<double>(x.dtype, x.data, place)));
+    const Index offset = core::offset_of(x, core::batch_offset(x, p_.batch, at.b), at.h, row, 0);
+    core::store(x.dtype, x.data, offset,
+                add_weights(weights, core::load<double>(x.dtype, x.data, offset)));
   }
   void query_sweep(Index b, Index h, Index i0, core::Arena& arena);
   void left_gradient(const QueryAt& at, Worker& w);
@@ -149,7 +151,7 @@ class Backward {
   template <class Call>
   void maps_back(const Side& side, Call& call);
   void product_gradients(const Side& side, Index u, const BackWorker& w);
-  void weight_gradient(Index u);
+  void score_v_gradient(Index u);
   template <class Call>
   void parameter_gradients(Call& call);
   void input_gradients();
@@ -160,13 +162,13 @@ class Backward {
   const GradientResults& to_;
   Products products_ = Products::kPlain;
   Prepared<T> x_;
-  // Whether each query and each row of `right` belongs to an unmasked pair. All other rows are
-  // skipped, whatever they hold: 0 * NaN would be NaN.
+  // Whether each query and each row of `right` is in an unmasked pair. All other rows are skipped,
+  // whatever they hold: 0 * NaN would be NaN.
   RowsOf<std::uint8_t> query_live_, key_live_;
   RowsOf<T> delta_, factor_;  // per query
   RowsOf<T> dleft_, dright_, dvalue_;
   RowsOf<T> dalibi_, dsinks_, dscore_v_;  // each query's term of a sum
-  RowsOf<T> dq_, dk_;                     // only with transforms; else dleft_, dright_ serve
+  RowsOf<T> dq_, dk_;                     // with transforms; else dleft_, dright_ are dq, dk
   core::OwnGradients<T> own_;
 };
 
@@ -210,21 +212,21 @@ void Backward<T>::query_sweep(Index b, Index h, Index i0, core::Arena& arena) {
     for (Index n = 0; n < s.Tk; ++n) w.row.w[n] *= factor;
     *query_live_.of(b, h, s.q0 + i) = any_live;
     T& delta = *delta_.of(b, h, s.q0 + i);
-    // Keys of other shards may be unmasked, and lse covers all keys.
-    const bool any_of_all = p_.has_part_of_keys()
-                                ? element<T>(p_, from_.lse, b, h, s.q0 + i, 0) != T(-kInfinity<T>)
-                                : any_live;
-    delta = row_delta(p_, x_, from_, at, any_of_all, w.row);
+    // Keys outside this call may be unmasked, too, and lse covers all keys.
+    const bool any_live_key = p_.has_part_of_keys()
+                                  ? element<T>(p_, from_.lse, b, h, s.q0 + i, 0) != T(-kInfinity<T>)
+                                  : any_live;
+    delta = row_delta(p_, x_, from_, at, any_live_key, w.row);
     score_gradients(delta, w.row);
     left_gradient(at, w);
-    *dsinks_.of(b, h, s.q0 + i) = sink_gradient(p_, from_, at, any_of_all, factor, delta);
+    *dsinks_.of(b, h, s.q0 + i) = sink_gradient(p_, from_, at, any_live_key, factor, delta);
     *dalibi_.of(b, h, s.q0 + i) = alibi_gradient(at, w.row);
   }
 }
 
 // Computes the gradients of `left` and of the additive score's v for one query:
-//   dot       d left_i = sum_j draw_ij right_j
-//   additive  d left_iu = sum_j draw_ij v_u (1 - t_iju^2),  dv_u += sum_j draw_ij t_iju
+//   dot       d left_i = sum_j d_product_ij right_j
+//   additive  d left_iu = sum_j d_product_ij v_u (1 - t_iju^2),  dv_u += sum_j d_product_ij t_iju
 template <class T>
 void Backward<T>::left_gradient(const QueryAt& at, Worker& w) {
   const Index width = score_width(p_);
@@ -245,18 +247,18 @@ void Backward<T>::left_gradient(const QueryAt& at, Worker& w) {
     sums.begin(j0, w.block);
     core::for_each_term(products_, j0, end, [&](Index j) {
       if (!w.row.scores.live[j]) return;
-      const T draw = w.row.draw[j];
+      const T d_product = w.row.d_product[j];
       const T* right_j = right + j * width;
       switch (p_.product) {
         case PairProduct::kDot:
-          sums.add(j, draw, right_j);
+          sums.add(j, d_product, right_j);
           break;
         case PairProduct::kTanh: {
           const T* v = x_.score_v.of(0, at.h, 0);
           for (Index u = 0; u < width; ++u) {
             const T t = reference::tanh(left[u] + right_j[u]);
-            w.block[u] = fused_multiply_add(draw, v[u] * (T(1) - t * t), w.block[u]);
-            w.block_v[u] = fused_multiply_add(draw, t, w.block_v[u]);
+            w.block[u] = fused_multiply_add(d_product, v[u] * (T(1) - t * t), w.block[u]);
+            w.block_v[u] = fused_multiply_add(d_product, t, w.block_v[u]);
           }
           break;
         }
@@ -268,8 +270,8 @@ void Backward<T>::left_gradient(const QueryAt& at, Worker& w) {
   }
 }
 
-// Computes d right and d value for one block of keys of one key head, from j0 on: sums over the
-// query heads that read it and over their queries, both in ascending order.
+// Computes d right and d value for the block of keys from j0 on, of one key head: sums over the
+// query heads that read this key head, and over the queries of each of them, in ascending order.
 template <class T>
 void Backward<T>::key_sweep(Index b, Index g, Index j0, core::Arena& arena) {
   Worker w = take_worker(arena);
@@ -304,9 +306,10 @@ void Backward<T>::key_sweep(Index b, Index g, Index j0, core::Arena& arena) {
   }
 }
 
-// Adds a block of queries to the gradients of `right` and the values for `count` keys:
-//   dot       d right_j = sum_i draw_ij left_i
-//   additive  d right_ju = sum_i draw_ij v_u (1 - t_iju^2)
+// Adds the terms of a block of queries to w.block and w.block_v, sums of the gradients of `right`
+// and of the values, for `count` keys from j0 on:
+//   dot       d right_j = sum_i d_product_ij left_i
+//   additive  d right_ju = sum_i d_product_ij v_u (1 - t_iju^2)
 //   d value_j = sum_i w_ij z_ij dout_i
 template <class T>
 void Backward<T>::add_query_block(const QueryAt& first, Index queries, Index j0, Index count,
@@ -333,20 +336,20 @@ void Backward<T>::add_query_block(const QueryAt& first, Index queries, Index j0,
     const T* left = x_.left_of(p_, at.b, at.h) + i * width;
     for (Index n = 0; n < count; ++n) {
       if (!w.row.scores.live[n]) continue;
-      const T draw = w.row.draw[n];
+      const T d_product = w.row.d_product[n];
       T* dright = w.block + n * width;
       if (maps_keys(p_)) {
         key_live_.of(at.b, right_head(p_, at.h), p_.sequence(at.b).k0 + j0)[n] = 1;
       }
       switch (p_.product) {
         case PairProduct::kDot:
-          sums[n].add(i, draw, left);
+          sums[n].add(i, d_product, left);
           break;
         case PairProduct::kTanh: {
           const T* v = x_.score_v.of(0, at.h, 0);
           for (Index u = 0; u < width; ++u) {
             const T t = reference::tanh(left[u] + right[n * width + u]);
-            dright[u] = fused_multiply_add(draw, v[u] * (T(1) - t * t), dright[u]);
+            dright[u] = fused_multiply_add(d_product, v[u] * (T(1) - t * t), dright[u]);
           }
           break;
         }
@@ -365,6 +368,6 @@ void Backward<T>::add_query_block(const QueryAt& first, Index queries, Index j0,
 }  // namespace qkv::reference
 
 #include "core/integers.h"
-#include "reference/backward_parameters.h"  // the rest of the class
+#include "reference/backward_parameters.h"  // the other members of Backward
 
 #endif  // QKV_REFERENCE_BACKWARD_H_

@@ -61,7 +61,7 @@ struct Backward<T>::Side {
   Index width;
   const RowsOf<T>& dy;               // gradients of left or right
   const RowsOf<T>& dx;               // gradients of the rows of q or k
-  const RowsOf<std::uint8_t>& live;  // whether each row belongs to an unmasked pair
+  const RowsOf<std::uint8_t>& live;  // whether each row is in an unmasked pair
   bool of_keys;
 
   // The number of rows of batch entry or sequence b.
@@ -69,7 +69,7 @@ struct Backward<T>::Side {
     const Sequence s = p.sequence(b);
     return of_keys ? s.Tk : s.Tq;
   }
-  // Row n of batch entry or sequence b.
+  // Returns row n of batch entry or sequence b, for head `head` of dy.
   RowAt<T> at(const Problem& p, Index b, Index head, Index n) const {
     return of_keys ? key_row<T>(p, b, input_head(p, head), n) : query_row<T>(p, b, head, n);
   }
@@ -79,9 +79,9 @@ struct Backward<T>::Side {
   }
 };
 
-// Computes the gradients of one head's rows from those of the transformed rows. Unless dg is null,
-// the gradient of the RMS norm's gain is added to it, block of rows by block of rows, each summed
-// from zero.
+// Computes the gradients of one head's rows from the gradients of the transformed rows. Unless dg
+// is null, the gradient of the RMS norm's gain is added to it in blocks of rows, each summed from
+// zero.
 template <class T>
 void Backward<T>::map_back(const Side& side, Index b, Index head, const BackWorker& w, T* dg) {
   const Index width = side.width;
@@ -102,14 +102,14 @@ void Backward<T>::map_back(const Side& side, Index b, Index head, const BackWork
       }
       if (side.maps.maps().empty()) continue;
       load_row(p_, side.x, b, at.head, at.row, width, w.row);
-      change_back(side.maps.maps(), at, w.row, width, dx, w.made, dg == nullptr ? dg : w.sums);
+      change_back(side.maps.maps(), at, w.row, width, dx, w.outputs, dg == nullptr ? dg : w.sums);
     }
     for (Index c = 0; dg != nullptr && c < width; ++c) dg[c] += w.sums[c];
   }
 }
 
 // Computes the gradients of the rows of all heads. The gradient of a gain is summed over b and
-// heads in ascending order, so if there is one, all heads that share a gain are one task.
+// heads in ascending order, so if it is requested, all heads that share a gain are one task.
 template <class T>
 template <class Call>
 void Backward<T>::maps_back(const Side& side, Call& call) {
@@ -133,8 +133,8 @@ void Backward<T>::maps_back(const Side& side, Call& call) {
 }
 
 // Computes the gradients of unit u of the projection y = W x + b, whose x is a row after all other
-// transforms: dW_uc is the sum of dy_u x_c, and db_u that of dy_u, over b, h and the rows that
-// belong to an unmasked pair. The sum of each (b, h) starts from zero.
+// transforms: dW_uc is the sum of dy_u x_c, and db_u the sum of dy_u, over b, h and the rows that
+// are in an unmasked pair. The sum of each (b, h) starts from zero.
 template <class T>
 void Backward<T>::product_gradients(const Side& side, Index u, const BackWorker& w) {
   const bool transposed = side.maps.product.transposed;
@@ -165,7 +165,7 @@ void Backward<T>::product_gradients(const Side& side, Index u, const BackWorker&
 // Computes the gradient of element u of the additive score's vector v: the sum of the queries'
 // terms, over b, h and queries in ascending order.
 template <class T>
-void Backward<T>::weight_gradient(Index u) {
+void Backward<T>::score_v_gradient(Index u) {
   for (Index b = 0; b < p_.B; ++b) {
     const Sequence s = p_.sequence(b);
     for (Index h = 0; h < p_.H; ++h) {
@@ -205,7 +205,7 @@ void Backward<T>::parameter_gradients(Call& call) {
     });
   }
   if (to_.score_v.given() && p_.q_rows != 0 && p_.k_rows != 0) {
-    call.for_each_task(p_.U, [&](Index u, core::Arena&) { weight_gradient(u); });
+    call.for_each_task(p_.U, [&](Index u, core::Arena&) { score_v_gradient(u); });
   }
 }
 

@@ -48,8 +48,8 @@ class Columns {
     take_worker(arena);
     return arena.bytes();
   }
-  // Keeps the maximum and the sum of one row's softmax state.
-  void keep(Index b, Index h, Index row, const Softmax<T>& state) const {
+  // Stores the maximum and the sum of one row's softmax state.
+  void store_state(Index b, Index h, Index row, const Softmax<T>& state) const {
     if (!wanted()) return;
     *max_.of(b, h, row) = state.nan ? T(kNaN<T>) : state.max;
     *sum_.of(b, h, row) = state.sum;
@@ -99,7 +99,7 @@ void Columns<T>::run(Call& call, const Prepared<T>& x) const {
   });
 }
 
-// Adds the weights w_in of one query to block_n, for keys j0 .. j0+count-1.
+// Adds the weight of query at.i and key j0 + n to w.block[n], for n < count.
 template <class T>
 void Columns<T>::add_query(const Prepared<T>& x, const QueryAt& at, Index j0, Index count,
                            Worker& w) const {
@@ -115,8 +115,8 @@ void Columns<T>::add_query(const Prepared<T>& x, const QueryAt& at, Index j0, In
   for (Index n = 0; n < count; ++n) w.block[n] += weight(scores, state, n);
 }
 
-// Sums the weights of one block of keys over blocks of queries, or of listed ones, in ascending
-// order, each block from zero.
+// Computes the sums of the block of keys from j0 on. The weights of all queries, or of the listed
+// ones, are summed in blocks, each from zero, in ascending order.
 template <class T>
 void Columns<T>::sum_keys(const Prepared<T>& x, Index b, Index h, Index j0, Worker w) const {
   const Sequence s = p_.sequence(b);
@@ -150,9 +150,9 @@ void Columns<T>::sum_keys(const Prepared<T>& x, Index b, Index h, Index j0, Work
   }
 }
 
-// Computes one row of cells. For each key the queries are summed in blocks that end at multiples of
-// kGradientBlock, each from zero; then the keys of a cell, from zero in each chunk; then the
-// chunks.
+// Computes one row of cells, in three steps: the weights of each key are summed over queries, in
+// blocks that end at multiples of kGradientBlock, each from zero; these sums over the keys of a
+// cell in each chunk, from zero; and the sums of chunks over all chunks.
 template <class T>
 void Columns<T>::pool_row(const Prepared<T>& x, Index b, Index h, Index cell, Worker w) const {
   const Sequence s = p_.sequence(b);

@@ -65,7 +65,7 @@ class Forward {
       if (!m->given() || !m->indices.given()) continue;
       call.for_each_task(p_.B * p_.H * m->count, [&](Index task, core::Arena& arena) {
         const Index head = task / m->count;
-        named_row(head / p_.H, head % p_.H, *m, task % m->count, arena);
+        listed_row(head / p_.H, head % p_.H, *m, task % m->count, arena);
       });
     }
     columns_.run(call, x_);
@@ -113,7 +113,8 @@ class Forward {
     return state;
   }
 
-  // The softmax state before the call's keys: empty, or the one that attention_step() continues.
+  // Returns the softmax state before the call's keys: empty, or the state that attention_step()
+  // continues. Writes its weighted sum to values.acc.
   Softmax<T> load_state(const QueryAt& at, Index row, const WeightedSum<T>& values) const {
     Softmax<T> state;
     std::fill_n(values.acc, values.width, T(0));
@@ -174,7 +175,7 @@ class Forward {
     if (to_.entropy.given()) {
       put(p_, to_.entropy, at.b, at.h, row, 0, entropy(scores(w.row), state));
     }
-    columns_.keep(at.b, at.h, row, state);
+    columns_.store_state(at.b, at.h, row, state);
   }
 
   // Writes row `to_row` of matrix `m` from the query that process() put into `w` last.
@@ -198,7 +199,7 @@ class Forward {
     }
   }
 
-  void named_row(Index b, Index h, const RowsResult& m, Index r, core::Arena& arena) const {
+  void listed_row(Index b, Index h, const RowsResult& m, Index r, core::Arena& arena) const {
     Worker w = take_worker(arena);
     const QueryAt at = query_at(
         b, h, core::load<Index>(m.indices.dtype, m.indices.data, r * m.indices.row_stride));

@@ -11,7 +11,7 @@
 //   dw_j = z_j dout . v_j + dweights_j                        z_j = 0 or 1/(1-p)
 //   delta = dout . out + sum_j w_j dweights_j - dlse          ( = sum_j w_j dw_j - dlse )
 //   ds_j = w_j (dw_j - delta)
-//   draw_j = ds_j * d s_j / d score_j                         score_j before the scale
+//   d_product_j = ds_j * d s_j / d product_j                  product_j: the score before the scale
 // A masked pair has no gradient, whatever its arrays hold.
 namespace qkv::reference {
 
@@ -25,7 +25,7 @@ struct GradientRow {
   T* dweights = nullptr;
   T* dw = nullptr;
   T* ds = nullptr;
-  T* draw = nullptr;
+  T* d_product = nullptr;
   T* g = nullptr;    // dout_i
   T* out = nullptr;  // out_i
 
@@ -34,7 +34,7 @@ struct GradientRow {
     GradientRow row;
     row.scores = Row<T>::take(arena, keys);
     row.kept = arena.template take<std::uint8_t>(keys).data();
-    for (T** array : {&row.w, &row.dweights, &row.dw, &row.ds, &row.draw}) {
+    for (T** array : {&row.w, &row.dweights, &row.dw, &row.ds, &row.d_product}) {
       *array = arena.template take<T>(keys).data();
     }
     row.g = arena.template take<T>(E).data();
@@ -43,7 +43,8 @@ struct GradientRow {
   }
 };
 
-// Loads dweights_j of one query: a row of the full matrix, or the sum of the rows listed for it.
+// Loads dweights_j of one query for `count` keys j from `begin` on: a row of the full matrix, or
+// the sum of the rows that are listed for this query.
 template <class T>
 void load_dweights(const Problem& p, const core::RowsOperand& m, const QueryAt& at, Index begin,
                    Index count, T* to) {
@@ -56,13 +57,13 @@ void load_dweights(const Problem& p, const core::RowsOperand& m, const QueryAt& 
   };
   if (!m.indices.given()) return add_row(at.i);
   for (Index r = 0; r < m.count; ++r) {
-    const Index name = core::load<Index>(m.indices.dtype, m.indices.data, r * m.indices.row_stride);
-    if (name == at.i) add_row(r);
+    const Index i = core::load<Index>(m.indices.dtype, m.indices.data, r * m.indices.row_stride);
+    if (i == at.i) add_row(r);
   }
 }
 
-// Computes scores, w, dweights and dw of keys begin .. begin+count-1. Returns whether any of them
-// is unmasked.
+// Computes scores, w, dweights and dw of keys begin .. begin+count-1. Returns whether any of these
+// keys is unmasked.
 template <class T>
 bool weight_gradients(const Problem& p, const Prepared<T>& x, const GradientSources& from,
                       const QueryAt& at, Index begin, Index count, const T& factor,
@@ -114,7 +115,7 @@ T row_factor(const Problem& p, const GradientSources& from, const QueryAt& at,
 }
 
 // Returns delta of a row, all of whose keys weight_gradients has processed. In a row without
-// unmasked keys only the gradient of lse counts; it goes to the sink.
+// unmasked keys delta is minus the gradient of lse, and only the sink's gradient uses it.
 template <class T>
 T row_delta(const Problem& p, const Prepared<T>& x, const GradientSources& from, const QueryAt& at,
             bool any_live, const GradientRow<T>& row) {
@@ -134,10 +135,10 @@ T row_delta(const Problem& p, const Prepared<T>& x, const GradientSources& from,
 template <class T>
 void score_gradients(const T& delta, GradientRow<T>& row) {
   for (Index n = 0; n < row.scores.count; ++n) {
-    row.ds[n] = row.draw[n] = T(0);
+    row.ds[n] = row.d_product[n] = T(0);
     if (!row.scores.live[n]) continue;
     row.ds[n] = row.w[n] * (row.dw[n] - delta);
-    row.draw[n] = row.ds[n] * row.scores.slope[n];
+    row.d_product[n] = row.ds[n] * row.scores.slope[n];
   }
 }
 

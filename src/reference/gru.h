@@ -15,8 +15,9 @@ S sigmoid(const S& x) {
   return S(1) / (S(1) + reference::exp(-x));
 }
 
-// Computes the next state from xs and hs [3 hidden], the parts of the pre-activations of r, z, n
-// from the input and h. gates [4 hidden], which may be null, gets r, z, n, hs_n. `next` may be h.
+// Computes the next state from xs and hs [3 hidden]: the parts of the pre-activations of r, z and n
+// that come from the input and from h. r, z, n and hs_n are written to gates [4 hidden], unless it
+// is null. `next` may be h.
 template <class S>
 void gru_forward(const S* xs, const S* hs, const S* h, Index hidden, S* next, S* gates) {
   for (Index u = 0; u < hidden; ++u) {
@@ -35,17 +36,18 @@ void gru_forward(const S* xs, const S* hs, const S* h, Index hidden, S* next, S*
 }
 
 // Computes dgates [4 hidden], the gradients of the pre-activations of r, z and n and of hs_n, and
-// dh, the part dnext z of the gradient of h. The lines undo those of gru_forward, last to first.
+// dh, the term dnext * z of the gradient of h. The lines are the backward passes of gru_forward's
+// lines, in reverse order.
 template <class S>
 void gru_backward(const S* gates, const S* h, const S* dnext, Index hidden, S* dgates, S* dh) {
   for (Index u = 0; u < hidden; ++u) {
     const S r = gates[u];
     const S z = gates[hidden + u];
     const S n = gates[2 * hidden + u];
-    const S slope = dnext[u];
-    dh[u] = slope * z;
-    const S dz = slope * (h[u] - n);
-    const S dn = slope * (S(1) - z) * (S(1) - n * n);
+    const S d = dnext[u];
+    dh[u] = d * z;
+    const S dz = d * (h[u] - n);
+    const S dn = d * (S(1) - z) * (S(1) - n * n);
     const S dr = dn * gates[3 * hidden + u];
     dgates[u] = dr * r * (S(1) - r);
     dgates[hidden + u] = dz * z * (S(1) - z);

@@ -36,7 +36,7 @@ double sum_of_exponentials(const T* x, Index n, double shift) {
   return tree_sum(partial);
 }
 
-// Returns the first v from `begin` on with x_v >= least, or n if there is none.
+// Returns the first v in begin .. n - 1 with x_v >= least, or n if there is none.
 template <class T>
 Index first_from(const T* x, Index begin, Index n, T least) {
   for (Index v = begin; v < n; ++v) {

@@ -31,10 +31,10 @@ struct RowsOf {
   T* data = nullptr;
   Index width = 0;
   Index heads = 0;
-  Index total = 0;  // rows of one head: T, or sum T
-  bool packed = false;
+  Index total = 0;      // rows of one head: T, or sum T
+  bool packed = false;  // whether the rows are of packed sequences
 
-  // Row 0 of (b, head); `first` is the sequence's first row.
+  // Returns row `first` of (b, head). In packed sequences rows are counted over all sequences.
   T* of(Index b, Index head, Index first) const noexcept {
     const Index block = packed ? head : b * heads + head;
     return data + (block * total + first) * width;
@@ -49,7 +49,7 @@ inline Index score_width(const Problem& p) noexcept { return p.query_maps.width(
 inline bool maps_queries(const Problem& p) noexcept { return !p.query_maps.is_identity(); }
 // True if there is a transform between k and `right`.
 inline bool maps_keys(const Problem& p) noexcept { return !p.key_maps.is_identity(); }
-// The number of heads of `right`; right_head is the one that query head h uses.
+// The number of heads of `right`. right_head() is the head of `right` that query head h uses.
 inline Index right_heads(const Problem& p) noexcept {
   return p.key_maps.product.given() ? p.H : p.G;
 }

@@ -11,7 +11,7 @@
 // The products of the layers as plain loops. Results of dense/ are bit-identical, except on SSE4.
 namespace qkv::reference {
 
-// Computes y_ro = sum_i x_ri w_io, summed as a score is.
+// Computes y_ro = sum_i x_ri w_io, summed in the order of a score.
 template <class T>
 void product(const T* x, Index x_stride, Index rows, Index inner, const T* w, Index w_stride,
              Index columns, T* y, Index y_stride) {
@@ -51,10 +51,10 @@ void weighted_row_sum(const T* dy, Index dy_stride, const T* x, Index x_stride, 
                       Index width, T* sums) {
   for (Index i = 0; i < width; ++i) sums[i] = T(0);
   for (Index r = 0; r < rows; ++r) {
-    const T slope = dy[r * dy_stride];
-    if (slope == T(0)) continue;
+    const T factor = dy[r * dy_stride];
+    if (factor == T(0)) continue;
     const T* x_row = x + r * x_stride;
-    for (Index i = 0; i < width; ++i) sums[i] = fused_multiply_add(slope, x_row[i], sums[i]);
+    for (Index i = 0; i < width; ++i) sums[i] = fused_multiply_add(factor, x_row[i], sums[i]);
   }
 }
 

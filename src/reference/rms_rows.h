@@ -8,8 +8,8 @@
 #include "reference/row_at.h"
 #include "reference/row_length.h"
 
-// The RMS norm of rows: y_c = g_c x_c / sqrt(mean of x_c^2 + eps). A row of zeros stays zero; with
-// eps 0 it gets no gradient.
+// The RMS norm of rows: y_c = g_c x_c / sqrt(mean of x_c^2 + eps). A row of zeros stays zero; if
+// eps is 0, its gradient is 0.
 namespace qkv::reference {
 
 // Calls f(gain), where gain(c) is g_c, or 1 if no gain is given.

@@ -11,7 +11,7 @@
 
 // RoPE rotation: pair m of a row at position p is rotated by the angle p * frequency_m,
 //   (u, v) -> (u cos - v sin, u sin + v cos)
-// so that the dot product of two rows depends on their positions only by the difference.
+// so that the dot product of two rows depends only on the difference of their positions.
 namespace qkv::reference {
 
 // The powers of the map's base, which are not needed if frequencies are given.
@@ -67,7 +67,7 @@ void change_row(const core::RotatedRows& map, const RowAt<T>& at, const T* x, In
   });
 }
 
-// Rotates d back: the gradient of y becomes that of x.
+// Rotates d back: d, the gradient of y, becomes the gradient of x.
 template <class T>
 void change_back(const core::RotatedRows& map, const RowAt<T>& at, const T*, const T*, Index, T* d,
                  T*) {

@@ -22,11 +22,11 @@ template <class T>
 struct Row {
   Index begin = 0;
   Index count = 0;
-  T* raw = nullptr;     // after scale
-  T* capped = nullptr;  // after soft-cap
-  T* s = nullptr;       // after user functions, bias and ALiBi
-  T* slope = nullptr;   // d s / d (score before scale)
-  std::uint8_t* live = nullptr;
+  T* raw = nullptr;              // after scale
+  T* capped = nullptr;           // after soft-cap
+  T* s = nullptr;                // after user functions, bias and ALiBi
+  T* slope = nullptr;            // the derivative d s / d (score before scale)
+  std::uint8_t* live = nullptr;  // 1 if unmasked, else 0
 
   template <class AnyArena>
   static Row take(AnyArena& arena, Index keys) {
@@ -70,7 +70,7 @@ T dot_of(const Prepared<T>& x, const T* a, const T* b, Index n) {
   return dot(a, b, n);
 }
 
-// Computes raw_j = scale * score(i, j).
+// Computes raw_j = scale * score(i, j), and its slope.
 template <class T>
 void raw_scores(const Problem& p, const Prepared<T>& x, const QueryAt& at, const Row<T>& row) {
   const Index width = score_width(p);
@@ -93,7 +93,7 @@ void raw_scores(const Problem& p, const Prepared<T>& x, const QueryAt& at, const
   }
 }
 
-// Computes capped = cap * tanh(raw / cap).
+// Computes capped = cap * tanh(raw / cap), and multiplies the slope by the derivative.
 template <class T>
 void soft_cap(const Problem& p, const Row<T>& row) {
   const RealOf<T> cap = static_cast<RealOf<T>>(p.softcap);
@@ -150,8 +150,8 @@ void restrict_to(const Mask& mask, const Problem& p, const QueryAt& at, Index be
   }
 }
 
-// Sets the flags of unmasked ("live") pairs: every mask allows them, and neither bias nor score is
-// -inf.
+// Computes the flags of unmasked ("live") pairs: every mask allows the pair, and neither its bias
+// nor its score is -inf.
 template <class T>
 void find_live(const Problem& p, const QueryAt& at, const Row<T>& row) {
   for (Index n = 0; n < row.count; ++n) {
@@ -165,7 +165,8 @@ void find_live(const Problem& p, const QueryAt& at, const Row<T>& row) {
   }
 }
 
-// Computes the scores and flags of keys begin .. begin+count-1, through all of the steps.
+// Computes the scores and flags of keys begin .. begin+count-1. The slope includes the derivatives
+// of user functions only if `with_slope`.
 template <class T>
 void score_row(const Problem& p, const Prepared<T>& x, const QueryAt& at, Index begin, Index count,
                bool with_slope, Row<T>& row) {
@@ -178,7 +179,8 @@ void score_row(const Problem& p, const Prepared<T>& x, const QueryAt& at, Index 
   find_live(p, at, row);
 }
 
-// Writes 1 for kept and 0 for dropped keys of the row: the factor z_j without its division by 1-p.
+// Writes 0 for dropped keys, else 1, for keys begin .. begin+count-1 of the row: the factors z_j
+// without their division by 1-p.
 inline void dropout_row(const Problem& p, const QueryAt& at, Index begin, Index count,
                         std::uint8_t* kept) {
   if (p.dropout == 0) {

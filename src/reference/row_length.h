@@ -39,7 +39,7 @@ T sum_of_row(Index n, const A& a, const B& b) {
 }
 
 // The norm sqrt(sum of squares / over + eps) of a row, times 2^power. The power is 0 unless squares
-// overflow or underflow; then it scales the largest value to 1 .. 2.
+// overflow or underflow; then 2^power scales the largest absolute value to 1 .. 2.
 template <class T>
 struct RowLength {
   T length;
@@ -69,7 +69,7 @@ struct RowLength {
     }
     length = sqrt(square);
   }
-  // Only the real part counts: the imaginary part of a complex length is the complex step.
+  // Only the real part is compared: the imaginary part is the complex step (reference/scalar.h).
   bool is_zero() const { return real_part(length) == 0; }
 
   // Calls f(divide), where divide(x) is x / norm for a value of the row.

@@ -14,9 +14,9 @@
 // The transforms of a row of q or k ("row maps", core/row_maps.h), forward and backward. A
 // transform is two functions:
 //   change_row(map, at, x, n, y)          computes y from x, n values each; y may be x
-//   change_back(map, at, x, y, n, d, dg)  d, the gradient of y, becomes that of x; the row's part
-//                                         of the gradient of the gain is added to dg, n
-//                                         values, unless it is null
+//   change_back(map, at, x, y, n, d, dg)  d, the gradient of y, becomes the gradient of x; the
+//                                         row's term of the gradient of the gain is added to
+//                                         dg, n values, unless dg is null
 // The fused paths use these loops too.
 namespace qkv::reference {
 
@@ -35,12 +35,13 @@ concept AnyRowMap = requires(const Map& map, const RowAt<T>& at, const T* x, Ind
 template <class T>
 void change_row(std::span<const RowMap> maps, const RowAt<T>& at, Index n, T* row) {
   for (const RowMap& map : maps) {
-    std::visit([&]<AnyRowMap Map>(const Map& one) { change_row(one, at, row, n, row); }, map);
+    std::visit([&]<AnyRowMap Map>(const Map& m) { change_row(m, at, row, n, row); }, map);
   }
 }
 
-// Converts d, the gradient of the transformed row, to that of the row x. `spare` holds n values per
-// transform. The row's term of the gain's gradient is added to dg, unless that is null.
+// Converts d, the gradient of the transformed row, to the gradient of the row x. `spare` has room
+// for n values per transform. The row's term of the gain's gradient is added to dg, unless dg is
+// null.
 template <class T>
 void change_back(std::span<const RowMap> maps, const RowAt<T>& at, const T* x, Index n, T* d,
                  T* spare, T* dg) {

@@ -11,8 +11,8 @@ namespace qkv::reference {
 
 using core::Products;
 
-// Weighted sums of rows, sum_n factor_n row_n, computed with the products of the call. bfloat16
-// products round the factors to bfloat16.
+// Weighted sums of rows, sum_n factor_n row_n, computed with the products of the call. kDot2 and
+// kAmx round the factors to bfloat16.
 template <class T>
 class RowSums {
  public:
@@ -28,8 +28,8 @@ class RowSums {
   }
 
   Products products() const { return products_; }
-  // Begins with term n. `to` has the sums of earlier terms; after end() they include the terms
-  // added since.
+  // Begins with term n. `to` has the sums of earlier terms; after end() it includes the terms that
+  // add() has added.
   void begin(Index n, T* to) {
     to_ = to;
     if (products_ == Products::kAmx) amx_.begin(n, to);

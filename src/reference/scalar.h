@@ -46,8 +46,8 @@ T fused_multiply_add(const T& a, const T& b, const T& c) {
   }
 }
 
-// The real functions are bit-identical everywhere. The complex ones, used only for derivatives, are
-// the C++ library's.
+// Functions of real numbers are bit-identical on all systems. Functions of complex numbers, used
+// only for derivatives, are those of the C++ library.
 template <class T>
 T exp(const T& x) {
   if constexpr (core::kIsComplex<T>) {
@@ -84,7 +84,7 @@ template <class T>
 T exp_from(const RealOf<T>& least, const T& x) {
   return real_part(x) < least ? T(0) : reference::exp(x);
 }
-// Returns exp(x) as a weight: 0 where it is too small to count.
+// Returns exp(x) as a weight: 0 for x < kLeastExponent.
 template <class T>
 T weight_exp(const T& x) {
   return exp_from<T>(core::kLeastExponent<RealOf<T>>, x);

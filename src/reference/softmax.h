@@ -36,22 +36,22 @@ template <class T>
 struct Softmax {
   T max = T(-kInfinity<T>);
   T sum = T(0);
-  bool empty = true;  // no unmasked key, or all of their scores are -inf
+  bool empty = true;  // no unmasked key, or only scores of -inf
   bool nan = false;   // an unmasked score (or the sink) is NaN or +inf
 };
 
 // The weighted sum acc_c = sum_j kept_j exp(s_j - max) v_jc. It is not computed if width is 0.
 template <class T>
 struct WeightedSum {
-  const T* v = nullptr;  // rows of `width` values, one for each key
-  const std::uint8_t* kept = nullptr;
+  const T* v = nullptr;                // rows of `width` values, one for each key
+  const std::uint8_t* kept = nullptr;  // for each key: 0 if dropped, else 1
   Index width = 0;
   T* acc = nullptr;
   T* chunk_acc = nullptr;
   RowSums<T> sums = {};  // of a chunk
 };
 
-// Merges (max_b, sum_b) into a. Returns the factors for the sums of a and b so far.
+// Merges (max_b, sum_b) into a. Returns the factors for the weighted sums of a and b.
 template <class T>
 std::pair<T, T> merge(Softmax<T>& a, const T& max_b, const T& sum_b) {
   const bool b_larger = real_part(max_b) > real_part(a.max);
@@ -121,7 +121,7 @@ Softmax<T> softmax_row(const Scores<T>& x, const WeightedSum<T>& values = {},
 }
 
 // Merges the sink: one more score after all others, whose value row is 0. -inf means no sink.
-// NaN or +inf makes a row NaN, unless the row is empty: then the sink is its lse.
+// A sink of NaN or +inf makes a row NaN, unless the row is empty: then the sink is the row's lse.
 template <class T>
 void add_sink(const T& sink, Softmax<T>& state, const WeightedSum<T>& values) {
   const RealOf<T> s = real_part(sink);
@@ -153,8 +153,8 @@ T weight(const Scores<T>& x, const Softmax<T>& state, Index j) {
 }
 
 // Returns -sum_j w_j ln w_j over unmasked keys, where ln w_j = s_j - max - ln(sum), and a weight of
-// 0 adds 0. Each chunk has partial sums as for the exponentials, and chunks are added in ascending
-// order. A sink has no term.
+// 0 adds 0. Each chunk has partial sums, as for the exponentials, and the sums of chunks are added
+// in ascending order. A sink adds nothing.
 template <class T>
 T entropy(const Scores<T>& x, const Softmax<T>& state) {
   if (state.nan) return T(kNaN<T>);

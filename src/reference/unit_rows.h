@@ -9,7 +9,7 @@
 #include "reference/row_length.h"
 
 // The transform of the cosine score: y = x / |x|, which makes a dot product the cosine of the
-// angle. A row of zeros stays zero, and gets no gradient.
+// angle. A row of zeros stays zero, and its gradient is 0.
 namespace qkv::reference {
 
 template <class T>
@@ -21,7 +21,7 @@ void change_row(const core::UnitRows&, const RowAt<T>&, const T* x, Index n, T* 
   });
 }
 
-// The backward pass: d, the gradient of y, becomes that of x, dx = (dy - y (y . dy)) / |x|.
+// The backward pass: d, the gradient of y, becomes the gradient of x, dx = (dy - y (y . dy)) / |x|.
 template <class T>
 void change_back(const core::UnitRows&, const RowAt<T>&, const T* x, const T* y, Index n, T* d,
                  T*) {

@@ -15,17 +15,18 @@
 // the results of every implementation are bit-identical.
 namespace qkv::reference {
 
-// Adam (Kingma, Ba 2015, algorithm 1) and AdamW (Loshchilov, Hutter 2019, algorithm 2), with g' =
-// gradient g. The factors are the members of f:
+// Adam (Kingma, Ba 2015, algorithm 1) and AdamW (Loshchilov, Hutter 2019, algorithm 2). The factors
+// are members of f:
+//   g' = gradient g
 //   m <- beta1 m + (1 - beta1) g',  v <- beta2 v + (1 - beta2) g'^2
-//   w <- kept w - m_rate m / (sqrt(v v_factor) + epsilon)
+//   w <- decay_factor w - m_rate m / (sqrt(v v_factor) + epsilon)
 template <class T>
 void adam(const core::AdamFactors<T>& f, const T* g, T* m, T* v, T* w, Index n) {
   for (Index i = 0; i < n; ++i) {
     const T gradient = f.gradient * g[i];
     m[i] = f.beta1 * m[i] + f.one_minus_beta1 * gradient;
     v[i] = f.beta2 * v[i] + f.one_minus_beta2 * (gradient * gradient);
-    w[i] = f.kept * w[i] - f.m_rate * m[i] / (std::sqrt(v[i] * f.v_factor) + f.epsilon);
+    w[i] = f.decay_factor * w[i] - f.m_rate * m[i] / (std::sqrt(v[i] * f.v_factor) + f.epsilon);
   }
 }
 
@@ -44,7 +45,7 @@ double squares(const T* x, Index n) {
   return sums[0];
 }
 
-// Sums element i of `count` arrays ("sets") as the tree ((0+1)+(2+3))+...
+// Returns the sum of element i over `count` arrays ("sets"), added as the tree ((0+1)+(2+3))+...
 template <class T>
 T tree_sum_of_sets(T* const* sets, Index count, Index i) {
   if (count == 1) return sets[0][i];
@@ -52,7 +53,7 @@ T tree_sum_of_sets(T* const* sets, Index count, Index i) {
   return tree_sum_of_sets(sets, half, i) + tree_sum_of_sets(sets + half, count - half, i);
 }
 
-// Sums elements first .. first+n-1 of all arrays into array 0.
+// Sums elements first .. first+n-1 of all `count` arrays into array 0.
 template <class T>
 void sum_sets(T* const* sets, Index count, Index first, Index n) {
   for (Index i = first; i < first + n; ++i) sets[0][i] = tree_sum_of_sets(sets, count, i);

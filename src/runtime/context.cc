@@ -35,7 +35,7 @@ void Block::release() noexcept {
 namespace detail {
 
 void ContextState::reserve(std::size_t shared_bytes, std::size_t worker_bytes) {
-  // All workers' blocks have the same size: if one cannot grow, all are released.
+  // The blocks of all workers have the same size: if one cannot grow, all of them are released.
   const runtime::Block& last = others.empty() ? first : others.back();
   if (shared_bytes <= shared.bytes() && worker_bytes <= last.bytes()) return;
   try {
@@ -55,12 +55,12 @@ void ContextState::release() noexcept {
   shared.release();
   first.release();
   for (runtime::Block& block : others) block.release();
-  kept.release();
+  lendable.release();
   count_held();
 }
 
 void ContextState::count_held() noexcept {
-  std::size_t bytes = shared.bytes() + first.bytes() + kept.bytes();
+  std::size_t bytes = shared.bytes() + first.bytes() + lendable.bytes();
   for (const runtime::Block& block : others) bytes += block.bytes();
   held.store(bytes, std::memory_order_relaxed);
 }

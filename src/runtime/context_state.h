@@ -34,9 +34,9 @@ struct ContextState {
   std::string forced_path;
   std::atomic<std::size_t> held{0};  // bytes of all blocks
   runtime::Block shared;
-  runtime::Block first;  // worker 0's; in place, so that a serial context is one allocation
-  std::vector<runtime::Block> others;
-  runtime::Block kept;  // memory that outlives calls; empty while a BorrowedMemory has it
+  runtime::Block first;  // of worker 0; a member, so that a serial context is one allocation
+  std::vector<runtime::Block> others;  // of workers 1, 2, ...
+  runtime::Block lendable;  // memory that outlives calls; empty while a BorrowedMemory has it
 
   void count_held() noexcept;
 };

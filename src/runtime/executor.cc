@@ -21,8 +21,8 @@ struct FreeCpuSet {
   void operator()(cpu_set_t* set) const noexcept { CPU_FREE(set); }
 };
 
-// The number of processors that this process may use, at least 1. hardware_concurrency() counts all
-// of the machine.
+// Returns the number of processors that this process may use, at least 1. hardware_concurrency()
+// counts all processors of the machine.
 int usable_processors() {
   // The kernel rejects a set smaller than its own, so the set is doubled until it suffices. 1024
   // processors are enough for most machines.
@@ -66,7 +66,7 @@ Executor Executor::threads(int threads) {
   Executor executor;
   executor.concurrency_ = threads == 0 ? usable_processors() : threads;
   if (executor.concurrency_ > 1) {
-    // More threads than processors would take time from each other by polling.
+    // If there were more threads than processors, polling threads would slow down working threads.
     const bool looks = executor.concurrency_ <= usable_processors();
     executor.pool_ = std::make_shared<detail::WorkerPool>(
         executor.concurrency_, looks ? detail::Waiting::kLooksFirst : detail::Waiting::kSleeps);

@@ -26,8 +26,8 @@ Call::Call(Context& context, std::string_view function)
   }
 }
 
-// The delegated constructor has returned before reserve() is called, so ~Call runs even if
-// reserve() throws.
+// The other constructor has returned before reserve() is called, so ~Call runs even if reserve()
+// throws.
 Call::Call(Context& context, std::string_view function, std::size_t shared, std::size_t per_worker)
     : Call(context, function) {
   reserve(shared, per_worker);
@@ -73,7 +73,7 @@ BorrowedMemory::~BorrowedMemory() { swap(); }
 // Exchanges this block with the context's, unless a call uses the context.
 void BorrowedMemory::swap() noexcept {
   if (state_.in_use.exchange(true, std::memory_order_acquire)) return;
-  block_.swap(state_.kept);
+  block_.swap(state_.lendable);
   state_.count_held();
   state_.in_use.store(false, std::memory_order_release);
 }
@@ -110,8 +110,7 @@ struct Call::Run {
     }
   }
 
-  // Keeps the first exception and leaves no task to the other workers. It is called in a catch
-  // block.
+  // Stores the first exception and leaves no task to the other workers. Called in a catch block.
   void fail() noexcept {
     next.store(tasks, std::memory_order_relaxed);
     if (!call.failed_.exchange(true, std::memory_order_relaxed)) error = std::current_exception();
@@ -119,15 +118,15 @@ struct Call::Run {
 
   static void body(void* state, Index worker) {
     Run& run = *static_cast<Run*>(state);
-    std::fenv_t own;
-    std::fegetenv(&own);
+    std::fenv_t previous;
+    std::fegetenv(&previous);
     std::fesetenv(&run.environment);
     try {
       run.work(worker);
     } catch (...) {
       run.fail();
     }
-    std::fesetenv(&own);
+    std::fesetenv(&previous);
   }
 };
 

@@ -27,7 +27,7 @@ class QKV_API Call {
   // Acquires the context without scratch memory. `function` must outlive the call, as a literal
   // does.
   Call(Context& context, std::string_view function);
-  // Acquires the context and reserves scratch memory as reserve() does.
+  // Acquires the context and calls reserve().
   Call(Context& context, std::string_view function, std::size_t shared, std::size_t per_worker);
   ~Call();
   Call(const Call&) = delete;
@@ -79,8 +79,9 @@ class QKV_API Call {
 };
 
 // Memory borrowed from a context, for results of one call that later calls read. The destructor
-// returns it for the next BorrowedMemory, unless a call then uses the context. If the context is in
-// use or its memory is already borrowed, this object allocates its own. Throws std::bad_alloc.
+// returns it for the next BorrowedMemory, unless a call is using the context at that time. If the
+// context is in use or its memory is already borrowed, the constructor allocates other memory.
+// Throws std::bad_alloc.
 class QKV_API BorrowedMemory {
  public:
   BorrowedMemory(Context& context, std::size_t bytes);
@@ -95,7 +96,7 @@ class QKV_API BorrowedMemory {
   Block block_;
 };
 
-// The stop point for a function that has not acquired the context yet.
+// Returns a stop point for a function that has not acquired the context yet.
 core::StopPoint stop_point(Context& context, std::string_view function);
 
 }  // namespace qkv::runtime

@@ -85,8 +85,9 @@ class WorkerThreads {
 
   bool of_this_process() const noexcept { return pid_ == getpid(); }
 
-  // Abandons an object made in the parent process. Its threads do not exist here, and its mutex may
-  // be locked forever, so it cannot be destroyed. A list keeps it reachable for leak checkers.
+  // Abandons an object that was created in the parent process, before fork(). Its threads do not
+  // exist here, and its mutex may be locked forever, so it cannot be destroyed. A list keeps it
+  // reachable for leak checkers.
   static void abandon(WorkerThreads* threads) noexcept {
     static std::atomic<WorkerThreads*> abandoned{nullptr};
     threads->abandoned_before_ = abandoned.load(std::memory_order_relaxed);
@@ -104,7 +105,7 @@ class WorkerThreads {
     const Index count;
     Index next = 0;                 // the next body to start
     std::atomic<Index> running{0};  // bodies started and not yet returned
-    Job* later = nullptr;
+    Job* older = nullptr;           // the next job in jobs_
   };
 
   // The main loop of each thread.
@@ -148,17 +149,17 @@ class WorkerThreads {
     for (std::size_t i = 0; i < helpers; ++i) work_left_.notify_one();
   }
 
-  // The newest job comes first, because an inner run ends before the outer one continues.
+  // Puts the job first, because an inner run ends before the outer run continues.
   void link(Job& job) noexcept {
-    job.later = jobs_;
+    job.older = jobs_;
     jobs_ = &job;
     has_news_.store(true, std::memory_order_release);
   }
 
   void unlink(Job& job) noexcept {
-    Job** place = &jobs_;
-    while (*place != &job) place = &(*place)->later;
-    *place = job.later;
+    Job** link_to_job = &jobs_;
+    while (*link_to_job != &job) link_to_job = &(*link_to_job)->older;
+    *link_to_job = job.older;
     has_news_.store(jobs_ != nullptr, std::memory_order_release);
   }
 
@@ -167,7 +168,7 @@ class WorkerThreads {
   std::mutex mutex_;
   std::condition_variable work_left_;
   std::condition_variable body_returned_;
-  Job* jobs_ = nullptr;  // jobs with bodies not yet started
+  Job* jobs_ = nullptr;  // list of jobs with bodies not yet started, newest first
   bool stopping_ = false;
   // True if jobs_ != nullptr or stopping_, for threads that poll without the mutex.
   std::atomic<bool> has_news_{false};

@@ -20,7 +20,7 @@ enum class Waiting {
 // The threads of Executor::threads. They start when a run first needs them and sleep between runs.
 // With Waiting::kLooksFirst they poll for some microseconds before they sleep. Any number of
 // threads may call run() at once, also from inside a body: the calling thread takes bodies of its
-// own run until none is left and then waits only for those that workers have begun, so each run
+// own run until none is left and then waits only for bodies that workers have begun, so each run
 // ends whether or not a worker is free.
 class WorkerPool {
  public:

@@ -30,9 +30,9 @@ struct Source {
       : dtype(d),
         k(normal({2, 2, kKeys, 9}, 1, d)),
         v(normal({2, 2, kKeys, 5}, 2, d)),
-        of(ScoreKind::kAdditive, {.H = kHeads, .Dq = 7, .Dk = 9, .U = 33, .projected = 8}, d) {}
+        seeded(ScoreKind::kAdditive, {.H = kHeads, .Dq = 7, .Dk = 9, .U = 33, .projected = 8}, d) {}
 
-  Additive score() const { return std::get<Additive>(of.score()); }
+  Additive score() const { return std::get<Additive>(seeded.score()); }
   Tensor queries(Index Tq, std::uint64_t step) const {
     return normal({2, kHeads, Tq, 7}, 10 + step, dtype);
   }
@@ -42,7 +42,7 @@ struct Source {
 
   DType dtype;
   Tensor k, v;
-  SeededScore of;
+  SeededScore seeded;
 };
 
 // The number of queries of each step; few on the reference, which is slow.
@@ -51,6 +51,7 @@ std::vector<Index> steps_on(const std::string& path) {
   return {1, 1, 7, 130, 1};
 }
 
+// The results of a step.
 struct Step {
   Tensor out, lse, row_max, entropy, column_sums, pooled, weights;
 };
@@ -171,7 +172,7 @@ TEST(AdditiveMemory, KeysAreNotReadAgainOnEveryPath) {
     };
     const Step want = step();
     // NaN in k and wk shows in the next step if it reads them.
-    for (const Tensor* t : {&x.k, &x.of.wk}) {
+    for (const Tensor* t : {&x.k, &x.seeded.wk}) {
       for (Index n = 0; n < t->element_count(); ++n) {
         core::store(DType::kFloat32, const_cast<void*>(t->view().data()), n, std::nan(""));
       }
@@ -194,7 +195,8 @@ BackwardCall call_of(const Source& x, const Tensor& q, const Tensor& dout) {
 
 // dk and dWk, summed over all steps.
 struct KeyGradients {
-  explicit KeyGradients(const Source& x) : k(x.dtype, x.k.shape()), wk(x.dtype, x.of.wk.shape()) {}
+  explicit KeyGradients(const Source& x)
+      : k(x.dtype, x.k.shape()), wk(x.dtype, x.seeded.wk.shape()) {}
   Tensor k, wk;
 };
 
@@ -210,7 +212,7 @@ void expect_close(const KeyGradients& got, const KeyGradients& want, double eps,
 
 TEST(AdditiveMemory, GradientsOfStepsAddUpOnEveryPath) {
   for_each_memory([](const std::string& path, DType d) {
-    if (d == DType::kBFloat16) return;  // attention_backward() rounds sums at every step
+    if (d == DType::kBFloat16) return;  // attention_backward() rounds dk and dWk at every step
     const Source x(d);
     Context context = context_on(path, 2);
     AdditiveMemory memory(x.k, x.score(), context);
@@ -254,7 +256,7 @@ TEST(AdditiveMemory, GradientsOfStepsAddUpOnEveryPath) {
 
 // A step that requests no gradients itself still adds to the sums of dk and dWk. Each sum may be
 // requested alone, in any memory layout, and accumulated.
-TEST(AdditiveMemory, KeyGradientsGoWhereTheyAreAskedOnEveryPath) {
+TEST(AdditiveMemory, KeyGradientsMayBeRequestedInManyWaysOnEveryPath) {
   for (const std::string& path : all_backward_paths(ScoreKind::kAdditive)) {
     SCOPED_TRACE(path);
     const Source x(DType::kFloat32);
@@ -280,7 +282,7 @@ TEST(AdditiveMemory, KeyGradientsGoWhereTheyAreAskedOnEveryPath) {
     EXPECT_TRUE(same_bits(want.wk, apart.wk));
     for (const Layout layout : kOwnLayouts) {
       Guarded dk(x.dtype, x.k.shape(), layout);
-      Guarded dwk(x.dtype, x.of.wk.shape(), layout);
+      Guarded dwk(x.dtype, x.seeded.wk.shape(), layout);
       const auto plus_half = [](const Tensor& t) {
         std::vector<double> values = values_of(t);
         for (double& y : values) y = static_cast<double>(static_cast<float>(y) + 0.5F);
@@ -314,7 +316,7 @@ TEST(AdditiveMemory, AStepWithoutQueriesChangesNothing) {
   memory.attention_backward(inputs, options, {out, lse}, {.out = dout}, {.v = dv});
   KeyGradients sum(x);
   sum.k = normal(x.k.shape(), 4);
-  sum.wk = normal(x.of.wk.shape(), 5);
+  sum.wk = normal(x.seeded.wk.shape(), 5);
   memory.key_gradients(sum.k, sum.wk);
   for (const Tensor* t : {&dv, &sum.k, &sum.wk}) {
     for (double value : values_of(*t)) ASSERT_EQ(value, 0);
@@ -346,7 +348,7 @@ TEST(AdditiveMemory, MayHaveNoKeysOnEveryPath) {
 
 // ---- wrong calls ----------------------------------------------------------------------------
 
-TEST(AdditiveMemory, RefusesWhatIsNotItsOwn) {
+TEST(AdditiveMemory, RefusesOtherArraysAndOptions) {
   const Source x(DType::kFloat32);
   Context context;
   AdditiveMemory memory(x.k, x.score(), context);
@@ -365,7 +367,7 @@ TEST(AdditiveMemory, RefusesWhatIsNotItsOwn) {
   EXPECT_EQ(forward({q, slice(x.k.view(), 2, 0, 10), x.v}, call.options), another_k);
   EXPECT_EQ(forward(call.inputs, {}),
             "AdditiveMemory::attention: options.score must be the memory's Additive");
-  const Tensor other_wk = normal(x.of.wk.shape(), 6);
+  const Tensor other_wk = normal(x.seeded.wk.shape(), 6);
   Additive score = x.score();
   score.wk = other_wk;
   EXPECT_EQ(

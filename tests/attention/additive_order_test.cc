@@ -15,7 +15,7 @@
 namespace qkv::test {
 namespace {
 
-constexpr Index kEntries = 2;  // batch entries and heads
+constexpr Index kEntries = 2;  // batch entries, and heads of each
 constexpr Index kQueries = 40;
 constexpr Index kKeys = 140;  // three panels, two blocks of the gradients
 constexpr Index kUnits = 33;
@@ -45,7 +45,7 @@ struct Arrays {
         dlse(normal({kEntries, kEntries, kQueries}, 5, d)),
         dweights(normal({kEntries, kEntries, kQueries, kKeys}, 6, d)) {}
 
-  // Writes x into two units of a row (b, h, n).
+  // Writes x to elements 5 and 32 of the row (b, h, n).
   static void put(Tensor& to, Index b, Index h, Index n, double x) {
     const Index row = ((b * kEntries + h) * to.size(2) + n) * kUnits;
     for (const Index u : {5, 32}) core::store(to.dtype(), to.view().data(), row + u, x);
@@ -63,8 +63,8 @@ PathResults run(const Walk& walk, const Arrays& x, const Options& options) {
                 {.out = x.dout, .lse = x.dlse, .weights = ConstView(x.dweights)});
 }
 
-// Numbers beyond kSmallBound (10.5), just and farther beyond kPlainBound (35 in float32, 330 in
-// float64), and beyond every exponential; and non-finite numbers.
+// A number beyond kSmallBound (10.5), one just beyond kPlainBound (35 in float32, 330 in float64)
+// and one farther beyond, two with exponentials beyond any type, and non-finite numbers.
 std::vector<double> odd_numbers(DType d) {
   const bool wide = d == DType::kFloat64;
   const double inf = std::numeric_limits<double>::infinity();
@@ -166,21 +166,21 @@ TEST(ProjectedPathOrder, NeighboursMayBeAnything) {
   });
 }
 
-// One causal call has rows of every form of exponentials. Each of its queries, run alone with only
-// the keys that it attends to, gives its row of that call bit for bit.
+// One causal call has rows of every form of exponentials. Each of its queries is also run alone,
+// with only the keys that it attends to: its row must be the same, bit for bit.
 TEST(ProjectedPathOrder, RowsOfEverySizeAreWhatTheyAreAlone) {
   for_each_projected_path([](const Walk& walk) {
     const DType d = walk.dtype;
-    const double whole = d == DType::kFloat64 ? 330 : 35;
-    const double sizes[] = {10.4,  10.6, whole - 0.1, whole + 0.1, 42.9,
-                            -43.1, 100,  -whole - 20, 400};
+    const double bound = d == DType::kFloat64 ? 330 : 35;  // kPlainBound
+    const double sizes[] = {10.4,  10.6, bound - 0.1, bound + 0.1, 42.9,
+                            -43.1, 100,  -bound - 20, 400};
     Arrays x(d);
     for (std::size_t n = 0; n < std::size(sizes); ++n) {
       const auto at = static_cast<Index>(n);
       for (const Index b : {0, 1}) {
         for (const Index h : {0, 1}) {
           Arrays::put(x.q, b, h, 4 * at + b, sizes[n]);
-          Arrays::put(x.k, b, h, 13 * at + h, -sizes[n]);  // additive: a + b = 0
+          Arrays::put(x.k, b, h, 13 * at + h, -sizes[n]);  // units 5 and 32 of the pair cancel
         }
       }
     }

@@ -65,16 +65,17 @@ TEST(AdditivePathPrecision, ScoresAreWithinTheBoundOfTanh) {
       for (const bool all_positive : {false, true}) {
         for (const Index D : {1, 16}) {  // width 1: projections are exact
           const Tensor v = normal(Dims(U), 5);
-          const double of_w = deviation / std::sqrt(static_cast<double>(D));
+          const double w_deviation = deviation / std::sqrt(static_cast<double>(D));
           const Tensor q = D == 1 ? powers_of_two(9) : normal({9, D}, 1);
           const Tensor k = D == 1 ? powers_of_two(11) : normal({70, D}, 2);
-          const Tensor wq = scaled(normal({U, D}, 3), of_w), wk = scaled(normal({U, D}, 4), of_w);
-          const Tensor of_score = all_positive ? positive(contiguous(v)) : contiguous(v);
+          const Tensor wq = scaled(normal({U, D}, 3), w_deviation),
+                       wk = scaled(normal({U, D}, 4), w_deviation);
+          const Tensor final_v = all_positive ? positive(contiguous(v)) : contiguous(v);
           const auto scores = [&](const std::string& path, DType d) {
-            return scores_of(q, k, {wq, wk, of_score}, path, d);
+            return scores_of(q, k, {wq, wk, final_v}, path, d);
           };
           double size = 0;
-          for (double y : values_of(of_score)) size += std::fabs(y);
+          for (double y : values_of(final_v)) size += std::fabs(y);
           const Values truth = scores(reference, DType::kFloat64);
           const double direct = largest_difference(scores(reference, DType::kFloat32), truth);
           const double bound = 2 * direct + kScoreError * size;
@@ -154,11 +155,11 @@ class PlainGradients {
       r.values[n] = Values(x.begin(), x.end());
       r.sizes[n] = largest(Values(size.begin(), size.end()));
     };
-    set(0, rows_back(dleft, Tq, wq), rows_back(dleft_size, Tq, sizes_of(wq)));
-    set(1, rows_back(dright, Tk, wk), rows_back(dright_size, Tk, sizes_of(wk)));
+    set(0, rows_gradient(dleft, Tq, wq), rows_gradient(dleft_size, Tq, sizes_of(wq)));
+    set(1, rows_gradient(dright, Tk, wk), rows_gradient(dright_size, Tk, sizes_of(wk)));
     set(2, dv, sizes_of(dv));
-    set(3, parameter(dleft, Tq, q), parameter(dleft_size, Tq, sizes_of(q)));
-    set(4, parameter(dright, Tk, k), parameter(dright_size, Tk, sizes_of(k)));
+    set(3, parameter_gradient(dleft, Tq, q), parameter_gradient(dleft_size, Tq, sizes_of(q)));
+    set(4, parameter_gradient(dright, Tk, k), parameter_gradient(dright_size, Tk, sizes_of(k)));
     set(5, dscore_v, dscore_v_size);
     set(6, sums(dleft, Tq), sums(dleft_size, Tq));
     return r;
@@ -216,18 +217,18 @@ class PlainGradients {
       }
       for (std::size_t u = 0; u < U; ++u) {
         const T tanh = t[j * U + u];
-        const T slope = score_v[u] * (1 - tanh * tanh);
-        dleft[i * U + u] += ds * slope;
-        dright[j * U + u] += ds * slope;
+        const T derivative = score_v[u] * (1 - tanh * tanh);
+        dleft[i * U + u] += ds * derivative;
+        dright[j * U + u] += ds * derivative;
         dscore_v[u] += ds * tanh;
-        dleft_size[i * U + u] += ds_of_sizes * std::fabs(slope);
-        dright_size[j * U + u] += ds_of_sizes * std::fabs(slope);
+        dleft_size[i * U + u] += ds_of_sizes * std::fabs(derivative);
+        dright_size[j * U + u] += ds_of_sizes * std::fabs(derivative);
         dscore_v_size[u] += ds_of_sizes * std::fabs(tanh);
       }
     }
   }
 
-  Numbers rows_back(const Numbers& d, std::size_t rows, const Numbers& w) const {
+  Numbers rows_gradient(const Numbers& d, std::size_t rows, const Numbers& w) const {
     Numbers x(rows * kWidth);
     for (std::size_t n = 0; n < rows; ++n) {
       for (std::size_t u = 0; u < U; ++u) {
@@ -238,7 +239,7 @@ class PlainGradients {
     }
     return x;
   }
-  Numbers parameter(const Numbers& d, std::size_t rows, const Numbers& x) const {
+  Numbers parameter_gradient(const Numbers& d, std::size_t rows, const Numbers& x) const {
     Numbers w(U * kWidth);
     for (std::size_t n = 0; n < rows; ++n) {
       for (std::size_t u = 0; u < U; ++u) {
@@ -269,14 +270,13 @@ double score_error(const Arrays& x, const std::string& path) {
       scores_of(x.q, x.k, score, std::string(kReferencePath), DType::kFloat64));
 }
 
-// Expects that gradients err by at most three times the naive computation's error, 4 ulp of the
-// largest gradient, and the effects of errors of scores and of tanh, since 1 - 2r has a further
-// error for small arguments:
-// - scores off by e change each weight by 2 e of it, and so terms ds_ij x by at most
-//   2 e w_ij (|dw_ij - delta| + sum_j w_ij |dw_ij|) |x|, of which `sizes` are the sums. Terms of dv
-//   change by 2 e w_ij |dout_ic|; for dv `sizes` is less than their sum, |dv| itself, which has
-//   been enough on every path;
-// - tanh off by 2^-22 changes dscore_v by 2^-22 sum |ds|.
+// Expects that the error of each gradient is at most the sum of
+// - three times the naive computation's error, and 4 ulp of the gradient's largest element;
+// - the effect of scores off by e: a weight changes by 2 e times itself, and so a term ds_ij x by
+//   2 e w_ij (|dw_ij - delta| + sum_j w_ij |dw_ij|) |x| at most. `sizes` are the sums of these
+//   bounds without the factor 2 e. Terms of dv change by 2 e w_ij |dout_ic|; for dv, `sizes` is
+//   less than their sum: it is |dv| itself, which has been enough on every path;
+// - for dscore_v, 2^-22 sum |ds|, since 1 - 2r, which replaces tanh, is off by up to 2^-22.
 void check(const Head& head) {
   const Arrays x(head);
   PlainGradients<double> in_double(head, x);
@@ -291,11 +291,11 @@ void check(const Head& head) {
     const SavedTensors saved(call, path);
     const Gradients got(call);
     run_backward(call, path, saved.views(), got);
-    const double of_scores = 2 * score_error(x, path);
+    const double weight_error = 2 * score_error(x, path);
     for (std::size_t n = 0; n < kNames.size(); ++n) {
       const Values& want = truth.values[n];
       double bound = 3 * largest_difference(naive.values[n], want) + 4 * ulp(largest(want)) +
-                     of_scores * truth.sizes[n];
+                     weight_error * truth.sizes[n];
       if (n == 5) bound += std::ldexp(in_double.score_gradients(), -22);
       const Values gradient = values_of(got.arrays().at(kNames[n]).view());
       EXPECT_LE(largest_difference(gradient, want), bound)

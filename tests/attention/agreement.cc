@@ -25,7 +25,7 @@ double largest_finite(const Values& values) {
   return most;
 }
 
-// The largest sum over a row of term(value), over finite values.
+// The largest sum that a row has of term(value) over its finite values.
 template <class Term>
 double largest_row(const ConstView& x, const Term& term) {
   const Values values = values_of(x);
@@ -87,18 +87,18 @@ class Judge {
 
  private:
   static double root(Index n) { return std::sqrt(static_cast<double>(n)); }
-  // Computes e^r - 1, which is below 1.001 r for small r.
+  // Returns e^r - 1 (r up to 80), or for small r its bound 1.001 r.
   static double growth(double r) { return r < 1e-3 ? 1.001 * r : std::expm1(std::min(r, 80.0)); }
 
-  // The error of all steps after the soft-cap: how often they round, times the magnitude of what
-  // they add, which may cancel.
+  // The error of all steps after the soft-cap: the number of roundings, times eps and the magnitude
+  // of the sums, whose terms may cancel.
   double error_of_additions() const {
     const Options& options = call_.options();
     const double steps = (call_.has("mods") ? 2 : 0) + (options.bias.given() ? 1 : 0) +
                          (options.alibi.given() ? 1 : 0);
     return steps * eps_ * size_of_sums();
   }
-  // The largest |score| with all that is added to it, which may cancel.
+  // The largest |score| plus the largest magnitudes of all that is added to scores.
   double size_of_sums() const {
     const Options& options = call_.options();
     double size = largest_;
@@ -132,7 +132,7 @@ class Judge {
     }
     return static_cast<double>(largest);
   }
-  // The error of a sum of n products whose factors have at most these norms.
+  // How far two paths may differ in a sum of n products of vectors with norms up to x and y.
   double products(Index n, double x, double y) const {
     return fuses_ ? 0 : static_cast<double>(n + 2) * eps_ * x * y;
   }
@@ -152,7 +152,7 @@ class Judge {
       case ScoreKind::kCosine:
         break;
     }
-    return 1.01 * 1.01;  // rows are equal on all paths
+    return 1.01 * 1.01;  // norms are 1 up to rounding, and equal on all paths
   }
   double error_of(ScoreKind score) const {
     switch (score) {
@@ -185,13 +185,13 @@ class Judge {
     }
     // A sum of subnormal weights may be 0 on one path, which then does not multiply it by the
     // value.
-    const bool odd_value = call_.has("infinity in v") || call_.has("NaN in v");
-    if (name == "value_sums" && odd_value && (got == 0 || want == 0)) return true;
+    const bool special_value = call_.has("infinity in v") || call_.has("NaN in v");
+    if (name == "value_sums" && special_value && (got == 0 || want == 0)) return true;
     if (std::isnan(want)) return std::isnan(got);
     if (!std::isfinite(want) || !std::isfinite(got)) return got == want;
     // The out of an empty row is exactly 0.
     const bool may_round = call_.has("numbers denormal") || (call_.has("dropout") && raw_ > 0) ||
-                           loose_.products;  // keeps weights below 2^-72
+                           loose_.products;  // such kernels keep weights below 2^-72
     if (want == 0 && name == "out" && !may_round) return got == 0;
     return std::fabs(got - want) <= bound(name, want);
   }
@@ -207,21 +207,21 @@ class Judge {
     if (name == "column_sums") {
       return sum_bound(size, std::max(call_.Tq, call_.column_rows().element_count()), 96);
     }
-    // sum_bound() is of the sum divided by the largest norm of a value; their product may be
-    // subnormal.
+    // sum_bound() is for the sum divided by the largest norm of a row of v. The product of sum and
+    // norm may be subnormal.
     if (name == "value_sums") {
       const double longest = std::max(largest_norm(call_.inputs().v), smallest_);
       const Index queries = std::max(call_.Tq, call_.column_rows().element_count());
       return longest * sum_bound(size / longest, queries, 104) + smallest_ * eps_;
     }
-    // A cell is a mean over queries of sums over the keys of each chunk, and over chunks.
+    // A cell is a mean over queries; it is summed over the keys of each chunk, then over chunks.
     if (name == "pooled") return sum_bound(size, call_.Tk, 96 + 512);
     const double log = size > 0 ? std::fabs(std::log(size)) : 0;
     return std::min(
         dropped_, size * ((48 + 2 * log) * eps_ + weight_) + smallest_ * (1 + weight_) * dropped_);
   }
 
-  // The bound of a sum of `weights` weights, with `additions` roundings.
+  // The bound of a sum `size` of `weights` weights, whose roundings amount to `additions` eps.
   double sum_bound(double size, Index weights, double additions) const {
     const auto most = static_cast<double>(std::max<Index>(1, weights));
     const double share = std::fabs(std::log(std::max(size, smallest_) / most));
@@ -262,10 +262,11 @@ class Judge {
       for (std::size_t r = row; r < row + count && message_.empty(); ++r) {
         const bool repeated = keys[r] >= 0 && !seen.insert(keys[r]).second;
         const bool falls = r == row || !(own[r] > own[r - 1]);
-        const bool lower = r == row || own[r] != own[r - 1] || keys[r] < 0 || keys[r] > keys[r - 1];
+        const bool ascends =
+            r == row || own[r] != own[r - 1] || keys[r] < 0 || keys[r] > keys[r - 1];
         const bool known =
             (keys[r] < 0) == (want[r] < 0) && keys[r] < static_cast<double>(call_.Tk);
-        if (known && falls && lower && !repeated &&
+        if (known && falls && ascends && !repeated &&
             (keys[r] == want[r] || ties(keys[r], r, row, count, want, weights))) {
           continue;
         }
@@ -296,14 +297,14 @@ class Judge {
   const Looseness& loose_;
   bool fuses_ = true;
   double eps_ = 0;
-  double smallest_ = 0;  // smaller numbers may be rounded to 0
-  double largest_ = 0;   // the bound of |score| after the soft-cap
-  double raw_ = 0;       // the bounds of differences of scores
-  double capped_ = 0;
-  double score_ = 0;
-  double weight_ = 0;  // e^(2 score) - 1
-  double dropped_ = 1;
-  double largest_value_ = -1;
+  double smallest_ = 0;        // smaller numbers may be rounded to 0
+  double largest_ = 0;         // the bound of |score| after the soft-cap
+  double raw_ = 0;             // the bound of the paths' difference in raw scores
+  double capped_ = 0;          // the bound of their difference in capped scores
+  double score_ = 0;           // the bound of their difference in masked scores
+  double weight_ = 0;          // the relative bound for weights: e^(2 score) - 1
+  double dropped_ = 1;         // the dropout factor 1 / (1 - p)
+  double largest_value_ = -1;  // the largest |v|; -1: not yet computed
   std::string message_;
 };
 

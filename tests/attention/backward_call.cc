@@ -152,8 +152,8 @@ void run_backward(const BackwardCall& call, std::string_view path, const Saved& 
 
 namespace {
 
-constexpr Index kMostMatrix = 200'000;  // elements of a full dweights
-constexpr Index kMostSliced = 20'000;   // elements of a sliced array, as in random_call.cc
+constexpr Index kMostMatrix = 200'000;  // the most elements of dweights of all rows
+constexpr Index kMostSliced = 20'000;   // the most elements of a sliced array, as in random_call.cc
 
 }  // namespace
 
@@ -178,8 +178,8 @@ bool RandomBackward::overflows() const {
     if (features_.count(name) != 0) return true;
   }
   if (forward_.score() != ScoreKind::kAdditive) return false;
-  // tanh of an infinity is 1; its slope is 0 on one path and tiny on another, and times an infinity
-  // these are NaN and an infinity.
+  // At an infinity, the derivative of tanh is 0 on one path and tiny on another; times an infinity,
+  // these derivatives give NaN and infinity.
   for (const char* name : {"infinity in q", "infinity in k", "infinity in wq", "infinity in wk",
                            "infinity in score_v", "infinity in score_b"}) {
     if (features_.count(name) != 0) return true;
@@ -221,8 +221,8 @@ View RandomBackward::draw(const char* name, DType dtype, const Dims& shape) {
   const View view = array.view();
   if (view.element_count() > 0 && chance(0.12)) {
     constexpr double kInf = std::numeric_limits<double>::infinity();
-    const double kOdd[] = {std::nan(""), std::nan(""), kInf, -kInf};
-    const double value = kOdd[whole(0, 3)];
+    const double kSpecial[] = {std::nan(""), std::nan(""), kInf, -kInf};
+    const double value = kSpecial[whole(0, 3)];
     const Dims at = detail::index_of(shape, whole(0, view.element_count() - 1));
     Index offset = 0;
     for (int axis = 0; axis < view.rank(); ++axis) offset += at[axis] * view.stride(axis);
@@ -270,8 +270,8 @@ void RandomBackward::draw_maps() {
   if (chance(0.3)) rotary.base = 500;
   if (chance(0.2)) {
     features_.insert("frequencies");
-    Guarded& each = arrays_.emplace_back(DType::kFloat64, Dims(rotary.width / 2), Layout::kSliced);
-    rotary.frequencies = each.fill_normal(random_, 0.125).view();
+    Guarded& array = arrays_.emplace_back(DType::kFloat64, Dims(rotary.width / 2), Layout::kSliced);
+    rotary.frequencies = array.fill_normal(random_, 0.125).view();
   }
   rotary.q_positions = draw_positions(forward_.Tq);
   rotary.k_positions = draw_positions(forward_.Tk);
@@ -302,7 +302,7 @@ void RandomBackward::draw_sources() {
   if (!any || chance(0.35)) call_.sources.lse = draw("dlse", sums, shapes.rows);
 }
 
-// Draws dweights of all rows, or of some in any order; rows may repeat.
+// Draws dweights of all rows, or of listed rows in any order, which may repeat.
 void RandomBackward::draw_weights(const Dims& matrix) {
   const Index Tq = matrix[matrix.rank() - 2];
   if (element_count(matrix) <= kMostMatrix && chance(0.5)) {
@@ -336,9 +336,9 @@ void RandomBackward::draw_asked() {
     call_.ask(name, layout(elements));
     features_.insert("asks " + name);
   };
-  const bool one = chance(0.08);
+  const bool only_one = chance(0.08);
   for (const std::string& name : askable) {
-    if (!one && chance(name == "bias" ? 0.9 : 0.65)) ask(name);
+    if (!only_one && chance(name == "bias" ? 0.9 : 0.65)) ask(name);
   }
   if (call_.asked.empty()) {
     ask(askable[static_cast<std::size_t>(whole(0, static_cast<Index>(askable.size()) - 1))]);

@@ -19,8 +19,8 @@
 // Calls of attention_backward whose results are compared between paths.
 namespace qkv::test {
 
-// The paths other than the reference whose backward pass supports a plain call with a score of this
-// kind.
+// The paths, other than the reference, whose backward pass supports a plain float32 call with a
+// score of this kind.
 std::vector<std::string> fast_backward_paths(ScoreKind kind = ScoreKind::kDot);
 // The paths of fast_backward_paths(), and the reference.
 std::vector<std::string> all_backward_paths(ScoreKind kind = ScoreKind::kDot);
@@ -47,7 +47,8 @@ struct BackwardCall {
 
   // Requests the gradient with that name.
   void ask(const std::string& name, Layout layout);
-  // The names of all gradients, in the order in which askable() returns those that a call has.
+  // The names of all gradients. askable() returns, in this order, the names of those whose arrays
+  // the call has.
   static constexpr std::array kNames{"q",  "k",  "v",       "bias",    "alibi",  "sinks", "w",
                                      "wq", "wk", "score_v", "score_b", "norm_q", "norm_k"};
   static std::vector<std::string> askable(const Inputs& inputs, const Options& options);
@@ -64,17 +65,17 @@ struct SavedTensors {
   Tensor out, lse;
 };
 
-// The gradient buffers of one run. Overwritten ones start with a number that no gradient has,
-// accumulated ones with equal numbers in every run.
+// The gradient buffers of one run. Before it, they hold -777, a number that no gradient has, or,
+// with Write::kAccumulate, random numbers that are equal in every run.
 class Gradients {
  public:
   explicit Gradients(const BackwardCall& call);
 
   const InputGradients& views() const { return views_; }
   const std::map<std::string, Guarded>& arrays() const { return arrays_; }
-  // Sets every element.
+  // Sets every element of every buffer, and of before().
   void fill(double value);
-  // The numbers that the buffer of this gradient had before the run.
+  // The numbers that the buffer of this gradient holds before the run, in C order.
   const std::vector<double>& before(const std::string& name) const { return before_.at(name); }
 
  private:
@@ -87,9 +88,10 @@ class Gradients {
 void run_backward(const BackwardCall& call, std::string_view path, const Saved& saved,
                   const Gradients& gradients);
 
-// A random call, with random choices of the results that have gradients, the gradients that are
-// requested, their layout, and whether they are accumulated; with Draw::kMaps also random input
-// transforms of q and k. It depends on (seed, index, draw) alone.
+// A RandomCall, forward(), with its backward pass, call(). Random are the given gradients (dout,
+// dlse, dweights), the requested gradients, their layouts, and whether they are accumulated. call()
+// may have a bias that forward() lacks and, with Draw::kMaps, has input transforms of q and k that
+// forward() lacks. All depends on (seed, index, draw) alone.
 class RandomBackward {
  public:
   RandomBackward(std::uint64_t seed, std::uint64_t index,
@@ -101,10 +103,11 @@ class RandomBackward {
   const BackwardCall& call() const { return call_; }
   const std::set<std::string>& features() const { return features_; }
   // Whether gradients may be NaN on one path and infinite on another: v or a given gradient has an
-  // infinity, v has numbers near the largest, or an additive score reads an infinity.
+  // infinity, v has numbers of about 1e30, or an additive score has an infinity in q, k or a
+  // parameter.
   bool overflows() const;
   std::string describe() const;
-  // Whether no input has been written to.
+  // Succeeds if no byte around or between the elements of any input was written.
   testing::AssertionResult intact() const;
 
  private:

@@ -19,32 +19,33 @@
 #include "tests/attention/paths.h"
 #include "tests/support/compare.h"
 
-// Compares the backward pass of every path with the reference's: random calls over all shapes,
-// memory layouts, options, gradients given and requested, and special values. A failure prints a
-// line; QKV_CONFORMANCE=SEED:INDEX runs that call alone, QKV_CONFORMANCE=SEED the calls of another
-// seed.
+// Compares the backward pass of every path with the reference's on random calls over all shapes,
+// memory layouts, options, given and requested gradients, and special values. A failure prints the
+// command that repeats its call alone, with QKV_CONFORMANCE=SEED:INDEX. QKV_CONFORMANCE=SEED runs
+// the calls of another seed.
 namespace qkv::test {
 namespace {
 
 constexpr std::uint64_t kSeed = 2;
-constexpr int kLeastOfEach = 1;  // calls with each feature, per path and part
+constexpr int kLeastOfEach = 1;  // the least number of calls with a feature, per path and part
 
-// Requested gradients that calls with a score of this kind must have.
+// The features "asks NAME" for the parameters of a score: calls with the score must have them.
 std::string_view asked_of(ScoreKind kind) {
   return kind == ScoreKind::kBilinear   ? "asks w"
          : kind == ScoreKind::kAdditive ? "asks wq, asks wk, asks score_v, asks score_b"
                                         : "";
 }
 
-// The reference's gradients of one call, from its own saved results or another path's, and their
-// bounds.
+// The reference's gradients of one call, computed from the results (out and lse) that the reference
+// or another path saved, and the bounds of other paths' differences from these gradients.
 class Reference {
  public:
-  // `path` is the reference itself: the plain one, or one with products of BF16.
+  // `path` names the reference: the plain one, or one with products of BF16.
   Reference(const BackwardCall& call, bool overflows, std::string_view path)
       : call_(call), overflows_(overflows), path_(path), saved_(call, path_) {}
 
-  // Returns how the path's gradients differ from the reference's, or nothing.
+  // Returns the first difference of `got`, the path's gradients, from the reference's, or "".
+  // `saved` are the results that the path saved. Sets `ill_conditioned` (GradientBounds).
   std::string judge(const std::string& path, const Gradients& got, const SavedTensors& saved,
                     bool& ill_conditioned) {
     const Same same = same_on(path, call_.options);
@@ -79,7 +80,8 @@ class Reference {
   std::map<Same, GradientBounds> bounds_;
 };
 
-std::string touched(const Gradients& gradients) {
+// Returns which byte outside the gradients' elements was written, or "".
+std::string stray_write(const Gradients& gradients) {
   for (const auto& [name, array] : gradients.arrays()) {
     const testing::AssertionResult intact = array.intact();
     if (!intact) return "d" + name + ": " + intact.message();
@@ -87,7 +89,7 @@ std::string touched(const Gradients& gradients) {
   return "";
 }
 
-// Checks one call on each of `paths`.
+// Checks one call on those of `paths` that have a backward pass for it.
 void check_paths(const BackwardCall& call, bool overflows, const std::vector<std::string>& paths,
                  const std::set<std::string>& features, const std::string& replay,
                  Findings& findings, std::string_view reference_path = kReferencePath) {
@@ -102,7 +104,7 @@ void check_paths(const BackwardCall& call, bool overflows, const std::vector<std
     try {
       const SavedTensors& saved = all_saved.emplace_back(call, path);
       run_backward(call, path, saved.views(), got);
-      difference = touched(got);
+      difference = stray_write(got);
       bool ill_conditioned = false;
       if (difference.empty()) difference = reference.judge(path, got, saved, ill_conditioned);
       if (ill_conditioned) ++findings.counts[path]["ill-conditioned"];
@@ -121,7 +123,8 @@ void check_call(const RandomBackward& random, const std::vector<std::string>& pa
   if (!intact) findings.tell("inputs", intact.message(), replay);
 }
 
-// Expects that the calls have met every feature, and that most of them are compared tightly.
+// Expects that the calls on a path have met every feature, and that at most a quarter of the calls
+// were ill-conditioned.
 void expect_met(Findings& findings, const std::string& path, ScoreKind kind, bool of_bfloat16) {
   Counts& counts = findings.counts[path];
   EXPECT_LE(counts["ill-conditioned"], counts["calls"] / 4) << path;
@@ -169,7 +172,7 @@ TEST(BFloat16BackwardConformance, AgreesWithTheReferenceOfItsProducts) {
   for (const std::string& path : paths) expect_met(findings, path, ScoreKind::kDot, true);
 }
 
-// Features that calls of check_sizes() must have with every score.
+// Features that check_sizes() must meet with every score, over all its calls.
 constexpr std::string_view kCoveredSizes =
     "float32, float64, B 1, B 2, threads 1, threads 2, no mask, causal, window, offset, "
     "no dropout, dropout";
@@ -178,7 +181,7 @@ constexpr std::string_view kCoveredSizes =
 // the options, each independently of the others.
 void check_sizes(ScoreKind kind, Index Tq, Index Tk, std::uint64_t seed,
                  const std::vector<std::string>& paths, Findings& findings) {
-  // Dq, E, Dk of scores that allow another than Dq, and U: most fill no register.
+  // Dq, E, Dk (used if the score allows Dk != Dq) and U. Most do not fill registers exactly.
   constexpr Index kWidths[][4] = {{7, 3, 4, 33}, {17, 5, 17, 5}, {1, 33, 2, 64}, {9, 1, 30, 31}};
   const std::pair<std::string, Options> kMasked[] = {
       {"no mask", {}},
@@ -205,7 +208,7 @@ void check_sizes(ScoreKind kind, Index Tq, Index Tk, std::uint64_t seed,
   for (const std::string& name : BackwardCall::askable(call.inputs, call.options)) {
     call.ask(name, Layout::kContiguous);
   }
-  std::set<std::string> features;  // with the score's name in front
+  std::set<std::string> features;  // each with the score's name in front
   std::string text = " of Tq " + std::to_string(Tq) + ", Tk " + std::to_string(Tk) + ", Dq " +
                      std::to_string(Dq) + ", Dk " + std::to_string(Dk) + ", E " +
                      std::to_string(E) + ", U " + std::to_string(U);
@@ -223,7 +226,7 @@ void check_sizes(ScoreKind kind, Index Tq, Index Tk, std::uint64_t seed,
 TEST(BackwardSizesConformance, OnBothSidesOfBlocks) {
   constexpr Index kLengths[] = {1,   5,   6,   7,   63,  64,  65,  127,
                                 128, 129, 130, 255, 256, 257, 300, 700};
-  // With these seeds `make test` meets all of kCoveredSizes.
+  // With seeds from this one on, `make test` meets all of kCoveredSizes.
   constexpr std::uint64_t kFirstSeed = 618134;
   Findings findings;
   const PathsOfScores fast = paths_of_scores(&fast_backward_paths);
@@ -236,12 +239,13 @@ TEST(BackwardSizesConformance, OnBothSidesOfBlocks) {
       // A thorough run takes every pair of lengths with at most 90,000 query-key pairs.
       if (count % every != 0 || Tq * Tk > at_scale(90'000, 7'500)) continue;
       for (const auto& [kind, paths] : fast) {
-        // The reference's projections and tanh are slow: a thorough run takes other scores than dot
-        // products for every ninth pair of lengths. A short run takes each score for a third.
+        // The reference's projections and tanh are slow: a thorough run checks each score, except
+        // dot products, on every ninth pair of lengths. A shorter run, which takes fewer pairs,
+        // checks each score on every third of them.
         const int number = static_cast<int>(kind);
-        const bool some = is_thorough() ? kind == ScoreKind::kDot || taken % 9 == number
-                                        : taken % 3 == (kind == ScoreKind::kDot ? 0 : number - 1);
-        if (paths.empty() || !some) continue;
+        const bool is_due = is_thorough() ? kind == ScoreKind::kDot || taken % 9 == number
+                                          : taken % 3 == (kind == ScoreKind::kDot ? 0 : number - 1);
+        if (paths.empty() || !is_due) continue;
         check_sizes(kind, Tq, Tk, kFirstSeed + static_cast<std::uint64_t>(4 * count + number),
                     paths, findings);
       }
@@ -259,8 +263,8 @@ TEST(BackwardSizesConformance, OnBothSidesOfBlocks) {
   }
 }
 
-// Runs the reference's formulas in float64 with the results that it saved in float32. The bounds
-// also hold between these gradients and the reference's in float32.
+// Computes the reference's gradients in float64, from the out and lse that it saved in float32. The
+// bounds must also hold between these gradients and the reference's float32 gradients.
 void run_in_double(const BackwardCall& call, const Saved& saved, const Gradients& gradients) {
   core::ResolvedProblem p;
   attn::resolve("bounds", {}, call.inputs, call.options, p);
@@ -275,7 +279,8 @@ void run_in_double(const BackwardCall& call, const Saved& saved, const Gradients
   pass.run(run);
 }
 
-// Whether rounding to float32 may move a saved lse by more than 1.
+// Whether a finite saved lse is above 2^23 in absolute value, where float32 numbers are at least 1
+// apart.
 bool is_rounded_away(const SavedTensors& saved) {
   for (const double lse : values_of(saved.lse.view())) {
     if (std::isfinite(lse) && std::fabs(lse) * std::numeric_limits<float>::epsilon() > 1)

@@ -13,7 +13,8 @@
 namespace qkv::test {
 namespace {
 
-// Sequences of a packed call equal those of a padded one, in which rows past the end are empty.
+// Sequences of a packed call equal those of a padded call, in which rows past a sequence's end are
+// empty.
 TEST(BackwardPathOrder, PackedIsPadded) {
   for_each_path(Passes::kBoth, [](const Walk& walk) {
     const std::vector<Index> queries{130, 0, 7, 200};
@@ -27,8 +28,8 @@ TEST(BackwardPathOrder, PackedIsPadded) {
       offsets.push_back(keys[b] - queries[b]);
       for (Index i = 0; i < 200; ++i) lengths.push_back(i < queries[b] ? keys[b] : 0);
     }
-    // Extracts the rows that belong to sequences, as [sum T, heads, C] or, of one number each, as
-    // [heads, sum T].
+    // Extracts the rows that belong to sequences: from [B,heads,T,C] as [sum T,heads,C], from
+    // [B,heads,T] as [heads,sum T].
     const auto packed = [&](const ConstView& t, const std::vector<Index>& counts) {
       Index total = 0;
       for (Index count : counts) total += count;
@@ -77,7 +78,7 @@ TEST(BackwardPathOrder, PackedIsPadded) {
   });
 }
 
-TEST(BackwardPathOrder, WhatElseIsAskedDoesNotMatter) {
+TEST(BackwardPathOrder, OtherRequestedGradientsDoNotMatter) {
   for_each_path(Passes::kBoth, [](const Walk& walk) {
     const SeededCall x(1, 4, 2, 70, 140, 8, 12, walk);
     PathRunner run(walk, x.score.score(), Executor::threads(2));
@@ -93,7 +94,7 @@ TEST(BackwardPathOrder, WhatElseIsAskedDoesNotMatter) {
 
 // Accumulation adds the finished gradient: one addition to the previous value. (For a gradient that
 // is rounded to BF16 the sum before rounding is not known; conformance tests cover it.)
-TEST(BackwardPathOrder, AddingIsOneAddition) {
+TEST(BackwardPathOrder, AccumulationIsOneAddition) {
   for_each_path(Passes::kBoth, [](const Walk& walk) {
     const DType d = walk.dtype;
     if (d != accumulator_of(d)) return;
@@ -115,7 +116,7 @@ TEST(BackwardPathOrder, AddingIsOneAddition) {
 
 // ---- non-finite numbers ---------------------------------------------------------------------
 
-// A mask of some kind, and whether it lets query i attend to key j.
+// Options that mask pairs, and a function that tells whether they let query i attend to key j.
 struct Masking {
   const char* name;
   Options options;
@@ -131,23 +132,24 @@ bool lengths(Index i, Index j) { return j < (i % 3 == 0 ? 0 : 129 + i); }
 bool causal(Index i, Index j) { return j <= i - 20; }
 bool window(Index i, Index j) { return j >= i + 200 - 30 && j <= i + 200 + 2; }
 
-// Fills the places of x for which dead(row, column) holds: if `odd` with NaN and infinities,
-// otherwise with zeros.
+// Sets the elements of x for which dead(row, column) holds to 0, or with `non_finite` to NaN, inf
+// and -inf. Columns are the last axis, and rows the one before it.
 template <class Dead>
-void poison(Tensor& x, bool odd, const Dead& dead) {
-  const double kOdd[] = {std::nan(""), std::numeric_limits<double>::infinity(),
-                         -std::numeric_limits<double>::infinity()};
+void poison(Tensor& x, bool non_finite, const Dead& dead) {
+  const double kValues[] = {std::nan(""), std::numeric_limits<double>::infinity(),
+                            -std::numeric_limits<double>::infinity()};
   const View view = x.view();
   const Index width = view.size(-1);
   const Index rows = view.rank() < 2 ? 1 : view.size(-2);
   for (Index n = 0; n < view.element_count(); ++n) {
     if (!dead(n / width % rows, n % width)) continue;
-    core::store(view.dtype(), view.data(), n, odd ? kOdd[n % 3] : 0);
+    core::store(view.dtype(), view.data(), n, non_finite ? kValues[n % 3] : 0);
   }
 }
 
-// Masked values in k, v, q, dout, dlse, dweights and bias have no effect, whatever they are.
-TEST(BackwardPathOrder, WhatIsMaskedIsNotThere) {
+// Whatever they are, these values have no effect: k and v of keys that no query attends to; q, dout
+// and dlse of queries without an unmasked key; dweights and bias of masked pairs.
+TEST(BackwardPathOrder, MaskedValuesHaveNoEffect) {
   for_each_path(Passes::kBoth, [](const Walk& walk) {
     const DType d = walk.dtype;
     if (d == DType::kFloat64 && walk.kind != ScoreKind::kDot) return;  // to save time
@@ -191,17 +193,17 @@ TEST(BackwardPathOrder, WhatIsMaskedIsNotThere) {
         return true;
       };
       const auto dead_pair = [&](Index i, Index j) { return !m.live(i, j); };
-      const auto gradients = [&](bool odd) {
+      const auto gradients = [&](bool non_finite) {
         SeededCall x(2, 2, 1, kQueries, kKeys, 9, 6, walk);
         Tensor bias = normal({kQueries, kKeys}, 10, d);
         Tensor dweights = normal({2, 2, kQueries, kKeys}, 11, accumulator_of(d));
-        poison(x.q, odd, dead_query);
-        poison(x.k, odd, dead_key);
-        poison(x.v, odd, dead_key);
-        poison(x.dout, odd, dead_query);
-        poison(x.dlse, odd, [&](Index, Index i) { return dead_query(i, 0); });
-        poison(dweights, odd, dead_pair);
-        poison(bias, odd, dead_pair);
+        poison(x.q, non_finite, dead_query);
+        poison(x.k, non_finite, dead_key);
+        poison(x.v, non_finite, dead_key);
+        poison(x.dout, non_finite, dead_query);
+        poison(x.dlse, non_finite, [&](Index, Index i) { return dead_query(i, 0); });
+        poison(dweights, non_finite, dead_pair);
+        poison(bias, non_finite, dead_pair);
         Options options = m.options;
         if (!options.bias.given()) options.bias = bias;
         options.dropout = {0.2, 6};
@@ -224,8 +226,9 @@ TEST(BackwardPathOrder, WhatIsMaskedIsNotThere) {
 }
 
 // A NaN in a row of q, k, v or dout makes dq NaN for the queries that read the row, and dk NaN for
-// the keys that these queries attend to; it makes dv of these keys NaN where it is a factor of dv.
-// The dq of other queries, dk of other keys, and the rest of dv are unchanged bit for bit.
+// the keys that these queries attend to. In dv of these keys, NaN in q or k reaches all channels,
+// NaN in dout its own channel, and NaN in v none. All other elements of dq, dk and dv are unchanged
+// bit for bit.
 TEST(BackwardPathOrder, ALiveNanReachesWhatDependsOnIt) {
   for_each_path(Passes::kBoth, [](const Walk& walk) {
     const DType d = walk.dtype;
@@ -238,7 +241,7 @@ TEST(BackwardPathOrder, ALiveNanReachesWhatDependsOnIt) {
       SeededCall y(1, 1, 1, 140, 140, 9, 6, walk);
       Tensor& to = where[0] == 'q' ? y.q : where[0] == 'k' ? y.k : where[0] == 'v' ? y.v : y.dout;
       poison(to, true, [](Index row, Index c) { return row == kRow && c == 2; });
-      // poison() may have put an infinity at this place; it becomes NaN.
+      // poison() has set this element to NaN, inf or -inf; it must be NaN.
       core::store(d, to.view().data(), kRow * to.size(3) + 2, std::nan(""));
       const PathResults got = run(y.inputs(), options, {.out = y.dout});
       const bool key = where[0] == 'k' || where[0] == 'v';
@@ -261,15 +264,14 @@ TEST(BackwardPathOrder, ALiveNanReachesWhatDependsOnIt) {
         }
       }
       for (Index j = 0; j < 140; ++j) {
-        bool seen = false;  // by a query whose row is NaN
+        bool seen = false;  // whether a query whose row is NaN attends to key j
         for (Index i = j; i < std::min<Index>(140, j + 61); ++i) seen = seen || sees(i);
         EXPECT_EQ(all_nan(got.at("dk"), j), seen) << where << ", key " << j;
         if (!seen) {
           EXPECT_TRUE(same_bits(rows(plain.at("dk"), j), rows(got.at("dk"), j)))
               << where << ", key " << j;
         }
-        // dv is a sum of weights times dout: NaN in q or k reaches all its channels, NaN in dout
-        // that channel, NaN in v none.
+        // dv is a sum of weights times dout.
         for (Index c = 0; c < 6; ++c) {
           const auto channel = [&](const PathResults& from) {
             return slice(rows(from.at("dv"), j), 3, c, c + 1);

@@ -68,9 +68,9 @@ TEST(BackwardPathPrecision, IsWithinTheBoundOfTheNaiveComputation) {
   }
 }
 
-// Long sequences, of which only some queries or some keys are computed. A query needs all keys; a
-// key needs all queries, whose other keys are replaced by a sink with as much weight as they have
-// on average.
+// Long sequences, of which only some queries or some keys are computed. Gradients of a query need
+// all keys. Gradients of a key need all queries; in such calls a sink replaces the T - sampled keys
+// that are left out, with the weight of as many keys of score 0.
 TEST(BackwardPathPrecision, IsWithinTheBoundForSomeOfManyRows) {
   const Index sampled = at_scale(256, 16);
   for (const Index T : {8192, at_scale(65536, 5461)}) {

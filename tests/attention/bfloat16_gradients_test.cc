@@ -15,9 +15,9 @@
 #include "tests/support/compare.h"
 
 // Gradients of a BF16 head, on targets with products of BF16 and on the references that have such
-// products, are bit-identical with the formulas of core/bfloat16_products.h applied to each path's
-// own exponentials. (Conformance tests compare a path with its reference within wide bounds,
-// because an exponential's last bit may decide which way a weight is rounded.)
+// products, are bit-identical with the formulas of core/bfloat16_products.h applied to the
+// exponentials of each path. (Conformance tests compare a path with its reference within wide
+// bounds, because an exponential's last bit may decide which way a weight is rounded.)
 namespace qkv::test {
 namespace {
 
@@ -44,7 +44,8 @@ struct Head {
   bool live(Index i, Index j) const { return !causal || j <= i + Tk() - Tq(); }
 };
 
-// Weights and gradients of scores, before scale, of every query-key pair.
+// For every query-key pair its weight w, and ds, the gradient of its scaled score. The exponentials
+// are those of the AVX-512 kernels (`by_kernels`) or of the reference.
 class HeadOfBFloat16 {
  public:
   HeadOfBFloat16(const Head& head, const SavedTensors& saved, Products products, bool by_kernels)
@@ -74,7 +75,7 @@ class HeadOfBFloat16 {
   void row(Index i, bool by_kernels) {
     const float lse = lse_[at(i)];
     if (lse == kMasked) return;                  // an empty row
-    ASSERT_LT(std::fabs(lse), core::kLargeLse);  // its weights have no factor
+    ASSERT_LT(std::fabs(lse), core::kLargeLse);  // so that the weights' factor is 1
     const auto scale = static_cast<float>(1 / std::sqrt(static_cast<double>(head_.D())));
     const float delta = dot(dout_, i, out_, i, head_.E()) - dlse_[at(i)];
     const Index padded = (head_.Tk() + kernels::kPanel - 1) / kernels::kPanel * kernels::kPanel;
@@ -142,8 +143,8 @@ void expect_stored(const Gradients& got, const char* name, const Floats& want) {
   }
 }
 
-void expect_meaning(const Head& head) {
-  // The gradient of a bias in float32 is that of the scores, not rounded.
+void expect_formulas(const Head& head) {
+  // The gradient of a float32 bias is ds, which is not rounded to bfloat16.
   const Tensor bias(DType::kFloat32, {head.Tq(), head.Tk()});
   BackwardCall call{.inputs = {head.q, head.k, head.v},
                     .options = {.bias = bias},
@@ -191,8 +192,8 @@ Tensor ones(Index count) {
   return x;
 }
 
-// Returns rows of which 4m and 4m + 2 cancel. They are so large that what remains of the odd rows
-// in their sum shows the order of addition.
+// Returns random rows, of which row 4m is multiplied by 2^20 and row 4m + 2 is minus row 4m. In a
+// sum of all rows, what remains of the odd-numbered rows shows the order of addition.
 Tensor cancelling(Index rows, Index width, std::uint64_t seed) {
   Tensor x = narrow(rows, width, seed);
   for (Index r = 0; r < rows; r += 2) {
@@ -208,22 +209,22 @@ Tensor cancelling(Index rows, Index width, std::uint64_t seed) {
 constexpr Index kSizes[][4] = {{1, 1, 1, 1},     {5, 64, 16, 3},     {7, 130, 33, 65},
                                {129, 65, 64, 8}, {140, 300, 17, 40}, {258, 129, 66, 64}};
 
-TEST(BFloat16Gradients, AreTheMeaning) {
+TEST(BFloat16Gradients, AreThoseOfTheFormulas) {
   for (const auto& [Tq, Tk, D, E] : kSizes) {
     for (const bool causal : {false, true}) {
-      expect_meaning({narrow(Tq, D, 1), narrow(Tk, D, 2), narrow(Tk, E, 3), narrow(Tq, E, 4),
-                      normal(Dims(Tq), 5), causal});
+      expect_formulas({narrow(Tq, D, 1), narrow(Tk, D, 2), narrow(Tk, E, 3), narrow(Tq, E, 4),
+                       normal(Dims(Tq), 5), causal});
     }
   }
 }
 
-// Scores are 0, so that all weights of a row are equal, and so are the gradients of its scores:
-// rows that cancel still cancel in the weighted sums.
-TEST(BFloat16Gradients, AddInTheOrderOfTheMeaning) {
+// All scores and v are 0, and dlse is 1, so that all weights are equal, and all ds, too: rows that
+// cancel still cancel in the weighted sums.
+TEST(BFloat16Gradients, AddInTheOrderOfTheFormulas) {
   for (const auto& [Tq, Tk, D, E] : kSizes) {
-    expect_meaning(
+    expect_formulas(
         {cancelling(Tq, D, 1), zeros(Tk, D), zeros(Tk, E), cancelling(Tq, E, 2), ones(Tq)});
-    expect_meaning({zeros(Tq, D), cancelling(Tk, D, 3), zeros(Tk, E), narrow(Tq, E, 4), ones(Tq)});
+    expect_formulas({zeros(Tq, D), cancelling(Tk, D, 3), zeros(Tk, E), narrow(Tq, E, 4), ones(Tq)});
   }
 }
 

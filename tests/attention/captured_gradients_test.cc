@@ -17,8 +17,9 @@
 #include "tests/attention/paths.h"
 #include "tests/support/compare.h"
 
-// The gradients of arrays that expressions read, on every path: they agree with differences of the
-// forward pass and with sums of a bias's gradient, and are bit-identical for any number of threads.
+// The gradients of arrays that expressions read, on every path: they agree with central differences
+// of the forward pass and with sums over a bias's gradient, and are bit-identical for any number of
+// threads.
 namespace qkv::test {
 namespace {
 
@@ -29,8 +30,8 @@ constexpr Index kTq = 150;  // two blocks of queries, two blocks of keys
 constexpr Index kTk = 203;
 constexpr Index kD = 8;
 
-// A call with three mods, of which the second is a function: s * gain[h] + table[h, j - i + 149],
-// then s - s^2 / 64, then cap[h] * tanh(s / cap[h]).
+// A call with three mods: the expression s * gain[h] + table[h, j - i + 149], the C++ function
+// s - s^2 / 64, and the expression cap[h] * tanh(s / cap[h]).
 struct Call {
   DType dtype;
   SeededScore score;
@@ -54,6 +55,7 @@ struct Call {
     use(gain, table, cap);
     options.score = score.score();
   }
+  // Sets the mods, which read these arrays.
   void use(const ConstView& its_gain, const ConstView& its_table, const ConstView& its_cap) {
     const Symbols x;
     const Captured g(its_gain, "gain"), t(its_table, "table"), c(its_cap, "cap");
@@ -75,7 +77,7 @@ struct Call {
     add(lse, dlse);
     return sum;
   }
-  // Runs both passes; `to` are the gradients to request.
+  // Runs both passes; `to` has the buffers of the requested gradients.
   void backward(Context& context, const InputGradients& to) const {
     Tensor out(dtype, q.shape()), lse(dtype, dlse.shape());
     attention(inputs(), options, {.out = out, .lse = lse}, context);
@@ -85,7 +87,7 @@ struct Call {
   std::vector<Captured> captured;
 };
 
-// The gradients of gain, table and cap.
+// Buffers for the gradients of gain, table and cap.
 struct Got {
   Tensor gain, table, cap;
 
@@ -187,8 +189,8 @@ TEST(CapturedGradients, AgreeWithTheReference) {
   }
 }
 
-// The gradient of a table that is added to scores is a sum of the gradient of a bias. The bias has
-// the same gradient whether or not the tables' gradients are requested.
+// Each element of the gradient of a table that is added to scores is a sum of elements of a bias's
+// gradient, which is the same whether or not the tables' gradients are requested.
 TEST(CapturedGradients, OfATableAreSumsOfTheBiasGradient) {
   Call call(DType::kFloat64);
   const Symbols x;
@@ -229,7 +231,7 @@ TEST(CapturedGradients, OfATableAreSumsOfTheBiasGradient) {
 
 TEST(CapturedGradients, HaveTheSameBitsForAnyNumberOfThreads) {
   for (const ScoreKind kind : kKinds) {
-    // Captured gradients are summed in float64: stored in it, they show the order of summation.
+    // Captured gradients are summed in float64: float64 buffers show the order of summation.
     Call call(DType::kFloat64, kind);
     set_options(call, 1);
     for (const std::string& path : all_backward_paths(kind)) {
@@ -243,8 +245,8 @@ TEST(CapturedGradients, HaveTheSameBitsForAnyNumberOfThreads) {
   }
 }
 
-// Where batch entries share the gradient of k, one task runs a block of keys for all entries. It
-// adds the sums of captured gradients entry by entry.
+// Where batch entries share k and its gradient is requested, one task runs a block of keys for all
+// entries. The task adds the sums of captured gradients entry by entry.
 TEST(CapturedGradients, OfEntriesWithSharedKeysHaveTheSameBits) {
   Call call(DType::kFloat64);
   call.k = normal({1, kG, kTk, kD}, 2, call.dtype);
@@ -269,7 +271,7 @@ TEST(CapturedGradients, OfEntriesWithSharedKeysHaveTheSameBits) {
   }
 }
 
-// Strides of the arrays and of the gradients change nothing; accumulating adds to what is there.
+// Strides of the arrays and of the gradients change nothing; kAccumulate adds to the buffers.
 TEST(CapturedGradients, TakeAnyStridesAndAccumulate) {
   Call call(DType::kFloat32);
   for (const std::string& path : all_backward_paths()) {
@@ -304,7 +306,7 @@ TEST(CapturedGradients, TakeAnyStridesAndAccumulate) {
   }
 }
 
-// Without queries the gradients are 0; accumulated, they leave the buffer as it was.
+// Without queries the gradients are 0, or with kAccumulate the buffer is unchanged.
 TEST(CapturedGradients, AreZeroWithoutQueries) {
   const Tensor q(DType::kFloat32, {1, 1, 0, kD}), k = normal({1, 1, 5, kD}, 1, DType::kFloat32);
   const Tensor table = normal({5}, 2, DType::kFloat32), lse(DType::kFloat32, {1, 1, 0});
@@ -324,7 +326,8 @@ TEST(CapturedGradients, AreZeroWithoutQueries) {
   }
 }
 
-// No gradient depends on masked keys, or on elements that only masked pairs read.
+// No gradient of a captured array depends on masked keys, or on elements of the array that only
+// masked pairs read.
 TEST(CapturedGradients, OfMaskedPairsAreZero) {
   for (const ScoreKind kind : kKinds) {
     Call call(DType::kFloat32, kind);
@@ -334,24 +337,25 @@ TEST(CapturedGradients, OfMaskedPairsAreZero) {
       Context context = context_on(path);
       const std::vector<double> want = gradients(call, context);
       EXPECT_EQ(want[static_cast<std::size_t>(kH + kTq + kTk - 2)], 0);
-      Call odd(DType::kFloat32, kind);
-      odd.options.masks = call.options.masks;
+      Call poisoned(DType::kFloat32, kind);
+      poisoned.options.masks = call.options.masks;
       constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
       for (Index row = 0; row < kB * kG; ++row) {
         for (Index j = kTk - 31; j < kTk; ++j) {
-          odd.k.values<float>()[static_cast<std::size_t>((row * kTk + j) * kD)] = kNaN;
-          odd.v.values<float>()[static_cast<std::size_t>((row * kTk + j) * kD + 1)] = kNaN;
+          poisoned.k.values<float>()[static_cast<std::size_t>((row * kTk + j) * kD)] = kNaN;
+          poisoned.v.values<float>()[static_cast<std::size_t>((row * kTk + j) * kD + 1)] = kNaN;
         }
       }
       for (Index h = 0; h < kH; ++h) {
-        odd.table.values<float>()[static_cast<std::size_t>((h + 1) * (kTq + kTk - 1) - 1)] = kNaN;
+        poisoned.table.values<float>()[static_cast<std::size_t>((h + 1) * (kTq + kTk - 1) - 1)] =
+            kNaN;
       }
-      ASSERT_EQ(gradients(odd, context), want) << path;
+      ASSERT_EQ(gradients(poisoned, context), want) << path;
     }
   }
 }
 
-// The gradients of a packed call are the sums of those of separate calls for its sequences.
+// The gradients of a packed call are the sums of the gradients of one call for each sequence.
 TEST(CapturedGradients, OfPackedSequencesAreSums) {
   const Index T = 90;
   const Tensor q = normal({T, kH, kD}, 1, DType::kFloat64), k = normal({T, kG, kD}, 2, q.dtype());

@@ -56,7 +56,7 @@ Tensor tensor_of(const Array& array, DType real) {
 }
 
 // The user functions that the cases name, on any scalar S. constant() converts x to S, by way of
-// float if S is made of floats.
+// float if S is float or Dual<float>.
 template <class S>
 S constant(double x) {
   if constexpr (std::is_same_v<S, float> || std::is_same_v<S, Dual<float>>) {
@@ -300,7 +300,7 @@ std::map<std::string, Tensor> run_forward(const Case& c, const CaseCall& call, C
   attention(call.inputs(), call.options(), outputs, context);
   if (results.count("row_weights") != 0 &&
       outputs.weights.matrix.data() != results.at("row_weights").view().data()) {
-    Outputs rows;  // all weights are requested above; listed rows by a second call
+    Outputs rows;  // for a second call, of the listed rows: the first one has requested all weights
     rows.weights = {call.input("rows"), View(results.at("row_weights"))};
     rows.column_sums = {call.input("rows"), View(results.at("row_column_sums"))};
     rows.value_sums = results.at("row_value_sums");

@@ -9,8 +9,8 @@
 #include <qkv/attention.h>
 #include <qkv/tensor.h>
 
-// The cases that tests/oracle.py writes, and the calls made of them. That file describes the
-// format; this reader shares no code with it.
+// The cases that tests/oracle.py writes, and the calls made from them. tests/oracle.py describes
+// the format; this reader shares no code with it.
 namespace qkv::test {
 
 struct Array {
@@ -22,18 +22,19 @@ struct Array {
 struct Case {
   std::string name;
   std::vector<std::vector<std::string>> settings;  // "set" lines: key and values
-  std::map<std::string, Array> in, want;
+  std::map<std::string, Array> in, want;           // by name
 
   // The values of a setting, empty if absent.
   std::vector<std::string> setting(const std::string& key) const;
   bool has(const std::string& input) const { return in.count(input) != 0; }
 };
 
-// All cases of a file. Throws std::runtime_error naming FILE:LINE.
+// Returns all cases of a file. Throws std::runtime_error that names FILE:LINE if a line is wrong.
 std::vector<Case> read_cases(const std::string& path);
 
-// A case's arrays as tensors, its reals in one dtype, and the call made from them. Includes
-// gradient inputs (dout, ...).
+// The call of a case: its inputs, its options and all its `in` arrays, dout and the like included,
+// as tensors. Real arrays have the dtype `real`, except that dlse, dweights and drow_weights have
+// the accumulator's, and frequencies float64.
 class CaseCall {
  public:
   CaseCall(const Case& c, DType real);
@@ -66,11 +67,11 @@ class CaseCall {
 // All expected forward results of a case, computed by attention().
 std::map<std::string, Tensor> run_forward(const Case& c, const CaseCall& call, Context& context);
 // The Outputs that request all expected forward results, whose tensors are added to `results`.
-// Weights of listed rows are not requested if all weights are: run_forward() makes a second call
-// for them.
+// Weights of listed rows are not requested if all weights are, and sums of listed rows never:
+// run_forward() makes a second call for them.
 Outputs ask_for(const Case& c, const CaseCall& call, std::map<std::string, Tensor>& results);
 
-// All expected gradients, computed by attention_backward on `out` and `lse` of `forward`.
+// All expected gradients, computed by attention_backward() from `out` and `lse` of `forward`.
 std::map<std::string, Tensor> run_backward(const Case& c, const CaseCall& call,
                                            const std::map<std::string, Tensor>& forward,
                                            Context& context);

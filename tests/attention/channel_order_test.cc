@@ -30,7 +30,7 @@ struct Plain {
   float plus(float a, float b, float sum) const {
     return fused ? std::fma(a, b, sum) : a * b + sum;
   }
-  // Computes sum_c a_c b_c, whose elements are a_step and b_step apart.
+  // Computes sum_c a_c b_c over n channels, which are a_step and b_step elements apart.
   float dot(const float* a, Index a_step, const float* b, Index b_step, Index n) const {
     return sum_in_blocks<float>(
         n, [&](Index c, float sum) { return plus(a[c * a_step], b[c * b_step], sum); });
@@ -109,7 +109,7 @@ TEST(ChannelPathOrder, ScoresAreSummedInBlocks) {
           one_sum = one_sum && sum == got.view().at<float>({i, j});
         }
       }
-      // If products are rounded, a block of one channel equals one more term.
+      // Without fused multiply-adds, adding a block of one channel equals adding one more term.
       EXPECT_EQ(one_sum, D <= (plain.fused ? 64 : 65)) << "D " << D;
     }
   }

@@ -104,8 +104,8 @@ class Loss {
   Context context_;
 };
 
-// Whether a case has a NaN row, which has no derivative to compare. NaN and infinities in masked
-// inputs do not count.
+// Whether a case has a NaN row, that is, NaN or +inf in out, lse or weights. Such a row has no
+// derivative to compare. NaN and infinities in masked inputs do not count.
 bool has_nan_row(const Case& c) {
   for (const char* name : {"out", "lse", "weights"}) {
     const auto want = c.want.find(name);
@@ -132,7 +132,7 @@ std::map<std::string, std::vector<double>> derivatives(const Case& c) {
   return all;
 }
 
-// The comparisons made on one path.
+// How many comparisons were made on one path; `arrays` counts by the gradient's name.
 struct Compared {
   int cases = 0;
   int elements = 0;
@@ -164,7 +164,7 @@ TEST(ComplexStep, EveryGradientOfEveryFiniteCase) {
   for (const Case& c : read_cases(QKV_ORACLE_CASES)) {
     if (only != nullptr && c.name != only) continue;
     if (has_nan_row(c) || !c.has("dout")) continue;
-    // The plain formulas are slow at sizes already covered by smaller cases.
+    // The reference is slow, and smaller cases cover what cases of more than 64 keys would.
     if (c.in.at("k").shape[c.in.at("k").shape.rank() - 2] > 64) continue;
     const CaseCall call(c, DType::kFloat64);
     const auto want = derivatives(c);

@@ -15,7 +15,8 @@
 #include "tests/attention/scores.h"
 #include "tests/support/scale.h"
 
-// Runs random calls, with the features that they must have, and collects differences between paths.
+// Runs random calls, counts their features, and collects differences between paths. The features in
+// the lists below must occur; their names are parts of hashes (result_hashes_test.cc).
 namespace qkv::test {
 
 // Features that calls of every path must have, forward and backward, separated by ", ".
@@ -28,14 +29,15 @@ inline constexpr std::string_view kCoveredOfCalls =
     "v, infinity in q, infinity in k, infinity in v, layout permuted, layout sliced, layout "
     "negative, layout offset, layout broadcast, float32, float64";
 
-// Requested results, and the rows that they list.
+// Features of requested results ("-> NAME"), and of the rows that they list ("named rows").
 inline constexpr std::string_view kCoveredOutputs =
     "named rows, all rows, top, top more than keys, -> out, -> lse, -> row_max, -> entropy, "
     "-> column_sums, -> value_sums, -> pooled, sums of named rows, cells, cells without queries, "
     "-> top_weights, -> weights, -> dropped_weights, -> raw_scores, -> capped_scores, "
     "-> masked_scores";
 
-// Gradients that are given, and gradients that are requested.
+// Features of given gradients, and of requested ones ("asks NAME"; "added": accumulated). "repeated
+// names" are rows that dweights lists twice.
 inline constexpr std::string_view kCoveredGradients =
     "dout, dlse, dweights of all rows, dweights of named rows, repeated names, asks q, asks k, "
     "asks v, asks bias, asks alibi, asks sinks, asks one, dbias [Tq,Tk], dbias [1,Tk], dbias "
@@ -79,24 +81,27 @@ using Counts = std::map<std::string, int>;
 
 struct Findings {
   std::map<std::string, Counts> counts;  // number of calls with each feature, by path
-  Counts differences;                    // by path and result; the first of each is shown
+  Counts differences;                    // by path and result; the first of each is reported
 
   void count(const std::string& path, const std::set<std::string>& features) {
     for (const std::string& feature : features) ++counts[path][feature];
   }
+  // Counts a difference. Reports it if its result, the first word, had none on this path before.
   void tell(std::string_view path, const std::string& difference, const std::string& replay) {
     const std::string kind = std::string(path) + ", " + difference.substr(0, difference.find(' '));
     if (++differences[kind] == 1) ADD_FAILURE() << path << ": " << difference << replay;
   }
-  // Expects that a path has met each of these features at least `least` times.
+  // Expects that a path has met each of these features at least `least` times; with `of_bfloat16`
+  // only those that random calls of bfloat16 can have.
   void expect_met(const std::string& path, std::string_view features, int least, bool of_bfloat16) {
     for_each_feature(features, [&](const std::string& name) {
-      if (of_bfloat16 && !has_bfloat16(name)) return;
-      EXPECT_GE(counts[path][name], least) << path << " hardly met: " << name;
+      if (of_bfloat16 && !occurs_in_bfloat16(name)) return;
+      EXPECT_GE(counts[path][name], least) << path << " met too seldom: " << name;
     });
   }
-  // Expects the same of a thorough run. A shorter one of at least 10 percent, such as `make test`,
-  // must meet 3 of 5 of the features; those of today meet 13 of 20 or more of every list.
+  // Expects of a thorough run what expect_met() expects. A shorter run at a scale of 10 percent or
+  // more, such as `make test`, must meet 3 in 5 of the features. (It met at least 13 in 20 of every
+  // list when this was written.) At smaller scales nothing is expected.
   void expect_met_at_scale(const std::string& path, std::string_view features, int least,
                            bool of_bfloat16) {
     if (is_thorough()) return expect_met(path, features, least, of_bfloat16);
@@ -105,7 +110,7 @@ struct Findings {
     int met = 0;
     std::string missing;
     for_each_feature(features, [&](const std::string& name) {
-      if (of_bfloat16 && !has_bfloat16(name)) return;
+      if (of_bfloat16 && !occurs_in_bfloat16(name)) return;
       ++all;
       if (counts[path][name] > 0) {
         ++met;
@@ -117,16 +122,16 @@ struct Findings {
   }
 
  private:
-  // Calls of BF16 products have neither other dtypes nor numbers of 1e30.
-  static bool has_bfloat16(const std::string& feature) {
+  // Random calls of bfloat16 have neither other dtypes nor numbers of 1e30.
+  static bool occurs_in_bfloat16(const std::string& feature) {
     return !feature.starts_with("float") && !feature.ends_with(" 1e30");
   }
 };
 
-// Runs check(seed, index, again) for the calls of one of the kParts parts, which ctest may run in
-// parallel, or for the calls that QKV_CONFORMANCE names: one call as SEED:INDEX, or those of SEED.
-// If `again` is true the reference runs the call too. Returns whether the calls should have met all
-// features.
+// Runs check(seed, index, again) for `calls` calls of one of the kParts parts, which ctest may run
+// in parallel. QKV_CONFORMANCE=SEED replaces the seed; SEED:INDEX runs this call alone. If `again`
+// is true, the reference is also one of the compared paths. Returns whether the calls should have
+// met all features.
 inline constexpr int kParts = 4;
 template <class Check>
 bool run_part(std::uint64_t seed, int part, int calls, Findings& findings, const Check& check) {
@@ -139,8 +144,8 @@ bool run_part(std::uint64_t seed, int part, int calls, Findings& findings, const
     }
     EXPECT_EQ(*end, '\0') << "QKV_CONFORMANCE is SEED:INDEX or SEED";
   }
-  // The reference is compared with itself now and then: this tests the comparison of NaN, zeros and
-  // sentinels.
+  // For every eighth call the reference is also compared with itself: this tests the comparison of
+  // NaN, zeros and sentinels.
   for (int n = 0; n < calls; ++n) {
     check(seed, static_cast<std::uint64_t>(n * kParts + part), n % 8 == 0);
   }

@@ -9,21 +9,22 @@
 #include "tests/attention/paths.h"
 #include "tests/attention/random_call.h"
 
-// Compares every path with the reference: random calls over all shapes, memory layouts, options,
-// outputs and special values. A failure prints a line; QKV_CONFORMANCE=SEED:INDEX runs that call
-// alone, QKV_CONFORMANCE=SEED the calls of another seed.
+// Compares every path with the reference on random calls over all shapes, memory layouts, options,
+// outputs and special values. A failure prints the command that repeats its call alone, with
+// QKV_CONFORMANCE=SEED:INDEX. QKV_CONFORMANCE=SEED runs the calls of another seed.
 namespace qkv::test {
 namespace {
 
 constexpr std::uint64_t kSeed = 1;
-constexpr int kLeastOfEach = 2;  // calls with each feature, per path and part
+constexpr int kLeastOfEach = 2;  // the least number of calls with a feature, per path and part
 
 void run(const RandomCall& call, std::string_view path, const Results& results) {
   Context context = context_on(path);
   attention(call.inputs(), call.options(), results.outputs(), context);
 }
 
-// Returns how a path differs from the reference in one call, or nothing.
+// Returns the first difference of a path from the reference in one call, or "". Elements that are
+// not written differ, since the buffers of `want` start with another number.
 std::string conform(const RandomCall& call, const std::string& path, const Results& want) {
   const Results got(call, -777);
   try {

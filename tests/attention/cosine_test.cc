@@ -81,7 +81,7 @@ TEST(Cosine, ARowOfZerosScoresZeroAndGetsNoGradient) {
                    const Tensor& v, const Tensor& dout) {
     Tensor q = contiguous(drawn_q.view());
     Tensor k = contiguous(drawn_k.view());
-    const Index query = 5 * kWidth, key = 66 * kWidth;  // of batch entry 0
+    const Index query = 5 * kWidth, key = 66 * kWidth;  // elements where rows of entry 0 begin
     for (Index c = 0; c < kWidth; ++c) {
       core::store(q.dtype(), q.view().data(), query + c, 0.0);
       core::store(k.dtype(), k.view().data(), key + c, 0.0);

@@ -17,15 +17,16 @@
 #include "tests/attention/paths.h"
 #include "tests/support/compare.h"
 
-// Decoding over a large cache does not read masked keys. Their memory cannot be read here, so that
-// reading one ends the program; those that share a page of memory with an unmasked key are NaN.
+// Decoding over a large cache does not read masked keys. Here the memory of masked keys cannot be
+// read, so that reading one ends the program; masked keys that share a page of memory with an
+// unmasked key are NaN.
 namespace qkv::test {
 namespace {
 
 constexpr Index kD = 64;
 constexpr Index kCapacity = Index{1} << 20;
 
-// Rows of a cache [1,2,capacity,kD], of which only the pages with rows `first` .. `end` - 1 of each
+// Rows of a cache [1,2,capacity,kD]. Only the pages of memory with rows first .. end - 1 of each
 // head can be read.
 template <class T>
 class Cache {
@@ -63,8 +64,9 @@ class Cache {
 template <class T>
 class Decode : public testing::Test {
  protected:
-  // Runs a query in 2 * queries heads over the whole cache, of which `options` allow keys first ..
-  // end - 1, and over these keys alone, and expects results that differ by rounding only.
+  // Runs one query with `queries` query heads per key head over the whole cache, of which `options`
+  // allow keys first .. end - 1, and over these keys alone. Expects results that differ by rounding
+  // only.
   static void expect_reads(Index queries, Index first, Index end, const Options& options) {
     const DType type = dtype_of<T>;
     const Tensor q = normal({1, 2 * queries, 1, kD}, 1, type);

@@ -18,14 +18,15 @@
 #include "attention/validate/resolve.h"
 #include "tests/support/errors.h"
 
-// Validation of calls whose arrays lie in device memory. Arrays have addresses here that can be
+// Validation of calls whose arrays lie in device memory. The addresses of such arrays can here be
 // neither read nor written, so that an access ends the program.
 namespace qkv::test {
 namespace {
 
 using core::Memory;
 
-// Makes arrays: in device memory, of addresses alone, and in host memory, of zeros.
+// Makes arrays in one kind of memory: host arrays of zeros, or device arrays whose elements can be
+// neither read nor written.
 class Arrays {
  public:
   explicit Arrays(Memory memory) : memory_(memory) {
@@ -107,7 +108,7 @@ std::vector<Diagonal> all_diagonals(Arrays& arrays) {
   return {BottomRight{}, TopLeft{}, Offset{-2}, Offsets{arrays(DType::kInt64, Dims(kB))}};
 }
 
-// Options that every call may have.
+// Options that calls with batch entries and with packed sequences may have.
 Options any_options(Arrays& arrays) {
   return {.scale = 0.5,
           .softcap = 30,
@@ -226,7 +227,7 @@ TEST(DeviceArrays, GradientsAreBoundUnread) {
   }
 }
 
-// A problem that was resolved for device memory serves a call in host memory afterwards.
+// A problem that was resolved for device memory can be resolved again for a call in host memory.
 TEST(DeviceArrays, ProblemsAreReusedForHostMemory) {
   Arrays device(Memory::kDevice), host(Memory::kHost);
   core::ResolvedProblem p;
@@ -244,7 +245,7 @@ TEST(DeviceArrays, ProblemsAreReusedForHostMemory) {
 
 // ---- errors -----------------------------------------------------------------------------------
 
-// A change of a call that makes it wrong, with arrays of the call's memory.
+// A change that makes a call wrong. Arrays makes its arrays, in the same memory as the call's.
 using Change = std::function<void(Arrays&, Call&)>;
 struct Wrong {
   const char* error;
@@ -261,7 +262,7 @@ std::string error_of(const Wrong& wrong, const Make& make, Memory memory) {
   return test::error_of([&] { validate(call, memory, p, results); });
 }
 
-TEST(DeviceArrays, AreRefusedByName) {
+TEST(DeviceArrays, UnavailableOptionsAreRefusedByName) {
   const Wrong all[] = {
       {"attention: qk_norm is not available for arrays in device memory",
        [](Arrays&, Call& call) { call.options.qk_norm = QkNorm{}; }},
@@ -345,8 +346,8 @@ TEST(DeviceArrays, CuSeqlensAreCheckedForShapeAndType) {
   }
 }
 
-// Expects that each of these changes of the call that `make` makes gives the same error in host and
-// in device memory, and that this error begins with Wrong::error.
+// Expects that each change, applied to the call that `make` returns, causes the same error in host
+// and in device memory, and that the error begins with Wrong::error.
 void expect_same_errors(const Make& make, std::span<const Wrong> all) {
   for (const Wrong& wrong : all) {
     const std::string on_host = error_of(wrong, make, Memory::kHost);
@@ -460,7 +461,7 @@ TEST(DeviceArrays, OtherErrorsOfPackedSequencesAreThoseOfHostMemory) {
   };
   expect_same_errors(packed, all);
 
-  // In host memory these errors come after the check of cu_seqlens, which needs valid numbers.
+  // In host memory cu_seqlens is checked before these errors, so it needs valid numbers.
   const std::vector<Index> starts_q{0, 4, kQueries}, starts_k{0, 6, kKeys};
   const Wrong after_numbers[] = {
       {"attention: bias is not available with packed sequences",

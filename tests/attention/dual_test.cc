@@ -57,8 +57,8 @@ TEST(Dual, EveryOperationHasItsDerivative) {
   }
 }
 
-// GELU is x Phi(x), its slope Phi(x) + x phi(x). For x = -9, where 1 + erf is 0, erfc still has
-// digits.
+// GELU is x Phi(x), its derivative Phi(x) + x phi(x). `rows` holds x and both. At x = -9, where
+// 1 + erf is 0, erfc still has digits.
 TEST(Dual, TheExactGelu) {
   const auto by_erf = [](auto x) { return x / 2 * (1 + erf(x / std::sqrt(2.0))); };
   const auto by_erfc = [](auto x) { return x / 2 * erfc(-x / std::sqrt(2.0)); };
@@ -82,7 +82,7 @@ TEST(Dual, TheExactGelu) {
 
 // min and max choose as std::min and std::max do, the first of equal operands, so that a Dual has
 // the value that the plain number has in the forward pass.
-TEST(Dual, TheSmallerAndTheLargerOfTwo) {
+TEST(Dual, MinAndMaxChooseAsStdMinAndMaxDo) {
   const double nan = std::nan("");
   for (const double a : {-1.0, 0.0, 2.5, nan}) {
     for (const double b : {-1.0, 0.0, 2.5, nan}) {

@@ -46,7 +46,7 @@ inline std::string left_out(const attn::Implementation& x, ScoreKind kind, DType
 
 struct Walks {
   std::vector<Walk> all;
-  std::map<std::string, int> left;  // number of combinations left out, by the reason
+  std::map<std::string, int> skipped;  // number of combinations left out, by the reason
 };
 inline const Walks& walks() {
   static const Walks walks = [] {
@@ -58,7 +58,7 @@ inline const Walks& walks() {
           if (reason.empty()) {
             found.all.push_back({std::string(one->name), kind, dtype});
           } else {
-            ++found.left[reason];
+            ++found.skipped[reason];
           }
         }
       }
@@ -77,8 +77,8 @@ void for_each_walk(const F& test) {
   }
 }
 
-// Calls test(walk) for dot products of float32 only: for properties that depend on neither the
-// score nor the dtype, since the steps after a score are equal for all.
+// Calls test(walk) for dot products of float32 only. This suffices for properties that depend on
+// neither the score nor the dtype, since the steps after a score are equal for all.
 template <class F>
 void for_each_dot_walk(const F& test) {
   for_each_walk([&](const Walk& walk) {
@@ -100,7 +100,8 @@ struct EdgeCall : SeededCall {
     run.besides = PathRunner::Besides::kEverything;
   }
 
-  // An array of the call with elements f(row, column), where columns are the last axis.
+  // An array, owned by the call, with elements f(row, column). Columns are the last axis; rows
+  // count through all other axes.
   template <class F>
   ConstView array(DType dtype, const Dims& shape, const F& f) {
     const View x = arrays.emplace_back(dtype, shape).view();
@@ -115,7 +116,8 @@ struct EdgeCall : SeededCall {
   ConstView numbers(double value, const Dims& shape) {
     return array(walk.dtype, shape, [=](Index, Index) { return value; });
   }
-  KeyLengths lengths(Index first, Index others) {  // for the first query, and the others
+  // A key length for query 0, and one for all other queries.
+  KeyLengths lengths(Index first, Index others) {
     return {array(DType::kInt64, {2, Tq}, [=](Index, Index i) { return i == 0 ? first : others; })};
   }
 
@@ -125,8 +127,9 @@ struct EdgeCall : SeededCall {
   PathRunner run;
 };
 
-// Calls test(call) with few queries, for which paths read keys as they are stored, and with many.
-// Only float32 on paths other than the reference runs many, since the loops are equal elsewhere.
+// Calls test(call) with few queries, for which paths read keys as they are stored, and then with
+// many. The second call is left out for the reference, for dtypes other than float32, and in brief
+// runs.
 template <class F>
 void for_each_call(const F& test) {
   for_each_walk([&](const Walk& walk) {
@@ -138,7 +141,7 @@ void for_each_call(const F& test) {
   });
 }
 
-// Expects that the results which both have are bit-identical, except scores before masks.
+// Expects that the results that `a` and `b` share are bit-identical, except raw and capped scores.
 inline void expect_equal(const PathResults& a, const PathResults& b, const char* what) {
   for (const auto& [name, result] : a) {
     if (b.count(name) == 0 || name == "raw_scores" || name == "capped_scores") continue;
@@ -146,7 +149,8 @@ inline void expect_equal(const PathResults& a, const PathResults& b, const char*
   }
 }
 
-// Calls f(b * H + h, row, column, value) for each element of a result [B,H,..].
+// Calls f(b * H + h, row, column, value) for each element of a result [B,H,rows] or
+// [B,H,rows,columns].
 template <class F>
 void for_each_element(const Tensor& x, const F& f) {
   const std::vector<double> values = values_of(x);

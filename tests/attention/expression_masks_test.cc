@@ -38,16 +38,17 @@ std::vector<int> documents() {
 }
 const std::vector<int> kDocuments = documents();
 
-struct Pair {
+// An expression, and masks that mask the same pairs.
+struct EqualMasks {
   MaskMod expression;
-  std::vector<Mask> others;  // each with the meaning of the expression
+  std::vector<Mask> others;
 };
 
-std::vector<Pair> masks() {
+std::vector<EqualMasks> masks() {
   const Symbols x;
   const Captured document(kDocuments, "document");
   const int* const id = kDocuments.data();
-  std::vector<Pair> all;
+  std::vector<EqualMasks> all;
   const auto add = [&](const Expression& expression, auto function,
                        const std::vector<Mask>& built_in = {}) {
     all.push_back({mask_mod(expression), built_in});
@@ -116,20 +117,21 @@ Results results(const Mask& mask, DType dtype, Context& context, bool more_optio
 }
 
 TEST(ExpressionMasks, HaveTheBitsOfFunctionsOnEveryPath) {
-  const std::vector<Pair> all = masks();
+  const std::vector<EqualMasks> all = masks();
   for (const DType dtype : {DType::kFloat32, DType::kFloat64, DType::kBFloat16}) {
     if (is_brief() && dtype != DType::kFloat32) continue;
     for (const std::string& path : all_paths(ScoreKind::kDot, dtype)) {
       if (path == kReferencePath && dtype != DType::kFloat32 && !is_thorough()) continue;
       Context context = context_on(path);
       int number = 0;
-      for (const Pair& pair : all) {
+      for (const EqualMasks& equal : all) {
         for (const bool more : {false, true}) {
-          // For other dtypes one mask with a range and one with gaps are enough.
+          // For other dtypes one mask with a range and one with gaps are enough, both with and
+          // without more options.
           if (!is_thorough() && number % 5 != (more ? 1 : 0) && dtype != DType::kFloat32) continue;
           if (is_brief() && number % 5 != 0) continue;
-          const Results got = results(pair.expression, dtype, context, more);
-          for (const Mask& other : pair.others) {
+          const Results got = results(equal.expression, dtype, context, more);
+          for (const Mask& other : equal.others) {
             EXPECT_TRUE(got == results(other, dtype, context, more))
                 << path << ", mask " << number << (more ? " with options" : "");
           }
@@ -193,7 +195,8 @@ TEST(ExpressionMasks, OfACacheHaveTheBitsOfFunctions) {
               run(mask_mod([=](At at) { return at.j >= length[at.b] - 8; })));
 }
 
-// A plan finds the keys again in each run, since the array that a mask reads may have changed.
+// A plan finds each query's keys again in each run, since an array that a mask reads may have
+// changed.
 TEST(ExpressionMasks, OfAPlanSeeChangedArrays) {
   std::vector<int> ids(static_cast<std::size_t>(kTk));
   const Symbols x;
@@ -213,7 +216,7 @@ TEST(ExpressionMasks, OfAPlanSeeChangedArrays) {
   }
 }
 
-// A score that is -inf where a mask forbids gives results bit-identical with the mask's.
+// A score of -inf for each pair that a mask forbids gives results bit-identical with the mask's.
 TEST(ExpressionMasks, OfScoresHaveTheBitsOfMasksOnEveryPath) {
   const Symbols x;
   const Expression masked = -std::numeric_limits<double>::infinity();
@@ -243,7 +246,7 @@ TEST(ExpressionMasks, OfScoresHaveTheBitsOfMasksOnEveryPath) {
           << path;
     }
   }
-  // A bias can make a masked score NaN, and then its row.
+  // A NaN in the bias makes a score of -inf NaN, and so its row.
   Tensor bias(DType::kFloat32, {kTq, kTk});
   bias.values<float>()[kTk - 1] = std::numeric_limits<float>::quiet_NaN();
   Tensor lse(DType::kFloat32, {kB, kH, kTq}), out(DType::kFloat32, q.shape());

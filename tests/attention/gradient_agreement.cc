@@ -25,16 +25,20 @@ Same same_on(std::string_view path, const Options& options) {
   return std::holds_alternative<Additive>(options.score) ? Same::kProjections : Same::kScores;
 }
 
-// The loop over all pairs, with the reference's weights.
+// The loop over all pairs that computes the bounds, from the reference's weights.
 template <class T>
 class GradientBounds::Pass {
  public:
   Pass(GradientBounds& to, const BackwardCall& call, const Saved& saved, Same same, Rounded rounded)
-      : to_(to), same_(same == Same::kScores), rounded_(rounded), shapes_(call), scores_(p_, same) {
+      : to_(to),
+        equal_scores_(same == Same::kScores),
+        rounded_(rounded),
+        shapes_(call),
+        scores_(p_, same) {
     attn::resolve("bounds", {}, call.inputs, call.options, p_);
     from_ = attn::bind_sources(p_, saved, call.sources);
     targets_ = attn::bind_gradients(p_, call.inputs, call.options, shapes_.views());
-    kept_ = 1 / (1 - p_.dropout);
+    keep_factor_ = 1 / (1 - p_.dropout);
   }
 
   void run() {
@@ -63,11 +67,11 @@ class GradientBounds::Pass {
 
   static double sum_error(double n) { return BoundSum<T>::sum_error(n); }
 
-  // A key of the current row: its numbers and by how much they may differ.
+  // The numbers of the pair of the current row with one key, and by how much they may differ.
   struct Key {
     double w = 0, w_change = 0;
-    double ds = 0, ds_change = 0;
-    double draw = 0, draw_change = 0;  // draw is signed; ds is an absolute value
+    double ds = 0, ds_change = 0;  // ds is an absolute value
+    double d_product = 0, d_product_change = 0;
     double z = 0;
   };
 
@@ -114,7 +118,8 @@ class GradientBounds::Pass {
     if (sink_sum_.given()) add_sink(at, live, std::fabs(static_cast<double>(delta)), delta_change);
   }
 
-  // Divides the weights of a large lse by their sum, and bounds the resulting change.
+  // Applies the factor of a row with a large lse to its weights (core/weight_factor.h), and bounds
+  // how much the factor may differ.
   void set_factor(const QueryAt& at, const Sequence& s) {
     const T lse = reference::element<T>(p_, from_.lse, at.b, at.h, s.q0 + at.i, 0);
     lse_ = static_cast<double>(lse);
@@ -146,7 +151,7 @@ class GradientBounds::Pass {
   Key& key(Index j) { return keys_[static_cast<std::size_t>(j)]; }
 
   double score_change(const QueryAt& at, Index j) const {
-    if (same_) return 0;
+    if (equal_scores_) return 0;
     const double scale = std::fabs(p_.scale);
     double change = scores_.change(at.i, j) + 4 * kEps * (p_.softcap + size_of_score(j));
     if (p_.alibi.given()) {
@@ -157,10 +162,10 @@ class GradientBounds::Pass {
   }
   double size_of_score(Index j) const { return std::fabs(static_cast<double>(row_.scores.s[j])); }
 
-  // The bound of the difference of w = exp(log), whose score differs by `score`.
+  // The bound of the difference of a weight w = exp(log) whose score differs by up to `score`.
   double weight_change(double w, double log, double score) {
     double r = (8 + 2 * std::fabs(log)) * kEps + score + factor_change_;
-    if (!same_) r += (72 + 2 * std::fabs(lse_)) * kEps + 2 * worst_score_;
+    if (!equal_scores_) r += (72 + 2 * std::fabs(lse_)) * kEps + 2 * worst_score_;
     // e^r - 1 is below 1.001 r for small r, the usual case.
     const double growth = r < 1e-3 ? 1.001 * r : std::expm1(r);
     const double change = r < 40 ? std::min(1.0, w * growth) : 1;
@@ -174,7 +179,7 @@ class GradientBounds::Pass {
     x.w = static_cast<double>(row_.w[j]);
     const double log = static_cast<double>(row_.scores.s[j]) - lse_;
     x.w_change = weight_change(x.w, log, score_change(at, j));
-    x.z = row_.kept[j] ? kept_ : 0;
+    x.z = row_.kept[j] ? keep_factor_ : 0;
   }
 
   double change_of_delta(const QueryAt& at, const Sequence& s, bool live) const {
@@ -187,7 +192,7 @@ class GradientBounds::Pass {
         const double out = std::fabs(
             static_cast<double>(reference::element<T>(p_, from_.out, at.b, at.h, s.q0 + at.i, c)));
         size += one * out;
-        g += one * (same_ ? 0 : change_of_out(out, s.Tk));
+        g += one * (equal_scores_ ? 0 : change_of_out(out, s.Tk));
       }
       change += sum_error(static_cast<double>(p_.E)) * size + g;
     }
@@ -214,10 +219,10 @@ class GradientBounds::Pass {
       if (std::isfinite(x)) largest = std::max(largest, x);
     }
     const double keys = std::min<double>(static_cast<double>(Tk), 512);
-    double change = largest * kept_ *
+    double change = largest * keep_factor_ *
                     (kEps * (32 + 4 * std::sqrt(keys)) +
                      std::min(2.0, std::expm1(std::min(2 * worst_score_, 2.0))));
-    change += (keys + 8) * kTiny * kept_;
+    change += (keys + 8) * kTiny * keep_factor_;
     if (p_.dtype == DType::kFloat16) change += std::ldexp(out, -10) + std::ldexp(1, -24);
     if (p_.dtype == DType::kBFloat16) change += std::ldexp(out, -7);
     return change;
@@ -242,12 +247,12 @@ class GradientBounds::Pass {
       slope_change +=
           std::fabs(p_.scale) * (6 * kEps + 0.77 * scores_.change(at.i, j) / p_.softcap);
     }
-    x.draw = static_cast<double>(row_.ds[j]) * static_cast<double>(row_.scores.slope[j]);
-    x.draw_change = x.ds_change * slope + (x.ds + x.ds_change) * slope_change + 4 * kTiny;
+    x.d_product = static_cast<double>(row_.ds[j]) * static_cast<double>(row_.scores.slope[j]);
+    x.d_product_change = x.ds_change * slope + (x.ds + x.ds_change) * slope_change + 4 * kTiny;
   }
 
-  // The change of a factor by its rounding before a product: by that of both paths, by that of one,
-  // or 0 if no path rounds it.
+  // The bound of the difference that rounding a factor of a product makes: in products of BF16 both
+  // paths round it, in tiles one path does, and else none. The factor is `size` + `change` at most.
   double rounding(double size, double change) const {
     if (rounded_ == Rounded::kNot) return 0;
     const double share = rounded_ == Rounded::kInProductsOfBFloat16 ? 0x1p-7
@@ -259,8 +264,8 @@ class GradientBounds::Pass {
   void add_pair(const QueryAt& at, const Sequence& s, Index j) {
     const Key& x = key(j);
     const Index g = p_.key_head(at.h);
-    scores_.add_pair(at.b, at.h, at.i, j, x.draw,
-                     x.draw_change + rounding(std::fabs(x.draw), x.draw_change));
+    scores_.add_pair(at.b, at.h, at.i, j, x.d_product,
+                     x.d_product_change + rounding(std::fabs(x.d_product), x.d_product_change));
     if (from_.dout.given() && x.z != 0) {
       const double change = x.w_change * x.z + rounding(x.w * x.z, x.w_change * x.z);
       v_sum_.add_row(p_, at.b, g, s.k0 + j, v_sum_.term(x.w * x.z, change), g_.row(0), p_.E);
@@ -276,7 +281,7 @@ class GradientBounds::Pass {
   }
 
   GradientBounds& to_;
-  bool same_;
+  bool equal_scores_;
   Rounded rounded_;
   Gradients shapes_;
   core::ResolvedProblem p_;
@@ -286,13 +291,13 @@ class GradientBounds::Pass {
   BoundSum<T> v_sum_, bias_sum_, alibi_sum_, sink_sum_;
   Prepared<T> x_;
   GradientRow<T> row_;
-  Rows v_, g_;  // of one head; g of one row
+  Rows v_, g_;  // v of the current head, dout of the current row
   std::vector<Key> keys_;
   double lse_ = 0;
   double factor_ = 1;
   double factor_change_ = 0;
   double worst_score_ = 0;
-  double kept_ = 1;
+  double keep_factor_ = 1;  // of weights that dropout keeps
 };
 
 GradientBounds::GradientBounds(const BackwardCall& call, const Saved& saved, Same same,
@@ -325,8 +330,8 @@ std::string GradientBounds::check(const Gradients& got, const Gradients& want,
       if (bound != 0 && write_ == Write::kAccumulate) {
         bound += 2 * eps * (std::fabs(y[n]) + std::fabs(before[n]));
       }
-      const bool odd = !std::isfinite(x[n]) && !std::isfinite(y[n]);
-      const bool agree = overflows && odd ? true
+      const bool none_finite = !std::isfinite(x[n]) && !std::isfinite(y[n]);
+      const bool agree = overflows && none_finite ? true
                          : std::isnan(y[n]) || std::isnan(x[n])
                              ? std::isnan(x[n]) && std::isnan(y[n])
                              : x[n] == y[n] || std::fabs(x[n] - y[n]) <= bound;

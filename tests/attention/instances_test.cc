@@ -37,8 +37,8 @@ std::vector<InstanceTarget> targets_of_this_cpu() {
   return targets;
 }
 
-// All NaN count as equal: which of two NaN a sum keeps, with its sign, depends on the compiler's
-// order of addition.
+// All NaNs count as equal: which of two NaNs a sum keeps, with its sign, depends on the order in
+// which the compiler adds them.
 template <class T>
 bool same_bytes(const std::vector<T>& a, const std::vector<T>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const T& x, const T& y) {
@@ -76,7 +76,7 @@ void call(const detail::ScoreInstance& instance, const ScoreMod& mod, const Scor
 template <class T>
 struct Answer {
   std::vector<T> scores;
-  std::vector<T> slopes;
+  std::vector<T> slopes;  // derivatives of the scores
 };
 
 template <class T>

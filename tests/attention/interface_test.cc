@@ -35,7 +35,7 @@ TEST(Interface, ReadsAsProse) {
             {.softcap = 30, .masks = {Causal{}, KeyLengths{lengths}}, .dropout = {0.1, 7}},
             {.out = out, .lse = lse});
 
-  // Results for inspection, in memory that grows linearly, are written to buffers of the caller.
+  // Results for inspection are written to the caller's buffers. These need no Tq x Tk elements.
   Tensor mass(DType::kFloat32, {B, H, Tk}), weight(DType::kFloat32, {B, H, Tq, 8});
   Tensor key(DType::kInt64, {B, H, Tq, 8}), w(DType::kFloat32, {B, H, R, Tk});
   const std::vector<Index> rows{4, 0};

@@ -15,7 +15,8 @@
 #include "tests/attention/caches.h"
 #include "tests/support/errors.h"
 
-// A cache that is made from the contents of another one, or copied, continues as that one does.
+// A cache that is made from the contents of another one, or copied from it, gives equal results
+// from then on.
 namespace qkv::test {
 namespace {
 
@@ -56,8 +57,8 @@ void expect_same_results(const KvCache& a, const KvCache& b) {
   for (const Index queries : {1, 3}) EXPECT_TRUE(same_bits(result(a, queries), result(b, queries)));
 }
 
-// Copies give results bit-identical with those of the original after equal steps, and steps of one
-// cache do not affect another.
+// Expects that copies of `a` give its results bit for bit, also after equal steps, and that steps
+// of one cache do not affect another.
 void expect_same_future(KvCache a) {
   KvCache b(a.contents()), c(a), d(sizes(1));
   d = c;
@@ -92,7 +93,7 @@ TEST(KvCacheContents, ACopyHasTheSamePagesAndRoom) {
   EXPECT_EQ(cache.used_pages(), 3);
 }
 
-TEST(KvCacheContents, GoOnToTheBit) {
+TEST(KvCacheContents, ContinueWithTheSameBits) {
   for (const DType dtype : {DType::kFloat32, DType::kFloat64, DType::kBFloat16, DType::kFloat16}) {
     for (const Index window : {0, 50}) {
       SCOPED_TRACE(std::string(name_of(dtype)) + (window > 0 ? ", window" : ""));
@@ -154,9 +155,10 @@ TEST(KvCacheContents, OfAWindowWithoutPages) {
 
 // ---- wrong arrays -------------------------------------------------------------------------------
 
-// The error for contents of 40 and 20 keys in 3 + 2 pages, in which one thing is wrong.
+// Returns the error for contents of two entries, with 40 keys in 3 pages and 20 in 2, after
+// change(contents).
 template <class Change>
-std::string complaint(const Change& change, Index window = 0) {
+std::string error_after(const Change& change, Index window = 0) {
   KvCache cache(sizes(2, DType::kFloat32, window));
   append(cache, {0}, 40, 1);
   append(cache, {1}, 20, 3);
@@ -169,58 +171,58 @@ void set(Tensor& array, std::size_t place, Index value) { array.values<Index>()[
 
 TEST(KvCacheContents, EveryFieldIsChecked) {
   using C = KvCacheContents;
-  EXPECT_EQ(complaint([](C&) {}), "");
-  EXPECT_EQ(complaint([](C& c) { c.sizes.page = 24; }),
+  EXPECT_EQ(error_after([](C&) {}), "");
+  EXPECT_EQ(error_after([](C& c) { c.sizes.page = 24; }),
             "KvCache: sizes.page must be a multiple of 16, got 24");
-  EXPECT_EQ(complaint([](C& c) { c.lengths = {}; }),
+  EXPECT_EQ(error_after([](C& c) { c.lengths = {}; }),
             "KvCache: lengths must be int64 [B] = [2], got none");
-  EXPECT_EQ(complaint([](C& c) { c.first_keys = Tensor(DType::kInt32, {2}); }),
+  EXPECT_EQ(error_after([](C& c) { c.first_keys = Tensor(DType::kInt32, {2}); }),
             "KvCache: first_keys must be int64 [B] = [2], got int32 [2]");
-  EXPECT_EQ(complaint([](C& c) { set(c.lengths, 1, -1); }),
+  EXPECT_EQ(error_after([](C& c) { set(c.lengths, 1, -1); }),
             "KvCache: lengths must be 0 or more, got -1 of entry 1");
-  EXPECT_EQ(complaint([](C& c) { set(c.lengths, 0, Index{1} << 62); }),
+  EXPECT_EQ(error_after([](C& c) { set(c.lengths, 0, Index{1} << 62); }),
             "KvCache: block_tables must be int64 [B,pages] = [2,288230376151711744], got int64 "
             "[2,3]");
-  EXPECT_EQ(complaint([](C& c) { set(c.lengths, 0, 32); }),
+  EXPECT_EQ(error_after([](C& c) { set(c.lengths, 0, 32); }),
             "KvCache: block_tables must be int64 [B,pages] = [2,2], got int64 [2,3]");
-  EXPECT_EQ(complaint([](C& c) { set(c.first_keys, 0, 16); }),
+  EXPECT_EQ(error_after([](C& c) { set(c.first_keys, 0, 16); }),
             "KvCache: first_keys must be 0 without a window, got 16 of entry 0 of 40 keys");
-  EXPECT_EQ(complaint([](C& c) { set(c.first_keys, 0, 8); }, 20),
+  EXPECT_EQ(error_after([](C& c) { set(c.first_keys, 0, 8); }, 20),
             "KvCache: first_keys must be a multiple of the page, 16, and at most the length, got "
             "8 of entry 0 of 40 keys");
-  EXPECT_EQ(complaint([](C& c) { set(c.first_keys, 1, 32); }, 20),
+  EXPECT_EQ(error_after([](C& c) { set(c.first_keys, 1, 32); }, 20),
             "KvCache: first_keys must be a multiple of the page, 16, and at most the length, got "
             "32 of entry 1 of 20 keys");
-  EXPECT_EQ(complaint([](C& c) { set(c.first_keys, 1, -16); }, 20),
+  EXPECT_EQ(error_after([](C& c) { set(c.first_keys, 1, -16); }, 20),
             "KvCache: first_keys must be a multiple of the page, 16, and at most the length, got "
             "-16 of entry 1 of 20 keys");
   EXPECT_EQ(
-      complaint([](C& c) { c.sizes.window = 1; }),
+      error_after([](C& c) { c.sizes.window = 1; }),
       "KvCache: first_keys must be late enough that at most 2 pages remain, as many as the window "
       "needs, got 0 of entry 0 of 40 keys");
-  // No page is allocated for a size that is only claimed.
-  EXPECT_EQ(complaint([](C& c) {
+  // A huge page size allocates nothing, since the missing page is an error.
+  EXPECT_EQ(error_after([](C& c) {
               c.sizes.page = Index{1} << 40;
               c.block_tables = Tensor(DType::kInt64, {2, 1});
               c.k_pages = Tensor(DType::kFloat32, {0, Index{1} << 40, 2, 20});
               c.v_pages = Tensor(DType::kFloat32, {0, Index{1} << 40, 2, 9});
             }),
             "KvCache: k_pages must have a page for block_tables, got none");
-  EXPECT_EQ(complaint([](C& c) { c.k_pages = Tensor(DType::kFloat64, c.k_pages.shape()); }),
+  EXPECT_EQ(error_after([](C& c) { c.k_pages = Tensor(DType::kFloat64, c.k_pages.shape()); }),
             "KvCache: k_pages must be float32 [pages,page,G,D] = [5,16,2,20], got float64 "
             "[5,16,2,20]");
-  EXPECT_EQ(complaint([](C& c) {
+  EXPECT_EQ(error_after([](C& c) {
               c.v_pages = Tensor(DType::kFloat32, {4, 16, 2, 9});
             }),
             "KvCache: v_pages must be float32 [pages,page,G,E] = [5,16,2,9], got float32 "
             "[4,16,2,9]");
-  EXPECT_EQ(complaint([](C& c) { set(c.block_tables, 2, 5); }),
+  EXPECT_EQ(error_after([](C& c) { set(c.block_tables, 2, 5); }),
             "KvCache: block_tables must name one of 5 pages, got 5 for page 2 of entry 0");
-  EXPECT_EQ(complaint([](C& c) { set(c.block_tables, 0, -1); }),
+  EXPECT_EQ(error_after([](C& c) { set(c.block_tables, 0, -1); }),
             "KvCache: block_tables must name one of 5 pages, got -1 for page 0 of entry 0");
-  EXPECT_EQ(complaint([](C& c) { set(c.block_tables, 5, 0); }),
+  EXPECT_EQ(error_after([](C& c) { set(c.block_tables, 5, 0); }),
             "KvCache: block_tables must be -1 where there is no page, got 0 for page 2 of entry 1");
-  EXPECT_EQ(complaint([](C& c) { set(c.block_tables, 2, 1); }),
+  EXPECT_EQ(error_after([](C& c) { set(c.block_tables, 2, 1); }),
             "KvCache: block_tables must name every page, but no entry names page 2");
 }
 

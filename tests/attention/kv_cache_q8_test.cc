@@ -36,7 +36,7 @@ KvCacheSizes sizes(Index B, Index window = 0, DType dtype = DType::kQ8) {
           .queries = 4};
 }
 
-// The numbers that remain after quantize_q8.
+// Returns x quantized and dequantized again.
 Tensor rounded(const ConstView& x) {
   Tensor numbers(DType::kFloat32, x.shape());
   dequantize_q8(quantized(x), numbers);
@@ -64,7 +64,7 @@ TEST(KvCacheQ8, HasTheBlocksOfQuantizeQ8) {
     EXPECT_EQ(got.v_pages.shape(), (Dims{4, 16, kKeyHeads, kValueWidth / 32}));
     expect_equal(got, blocks.contents());
     expect_equal(got, mixed.contents());
-    // Entry 0 has pages 0 and 1: key 17 is row 1 of the second.
+    // Entry 0 has pages 0 and 1: key 17 is row 1 of page 1. Its head 1 is compared.
     const auto* const k_blocks = got.k_pages.view().as<BlockQ8>();
     const auto* const k8_blocks = k8.view().as<BlockQ8>();
     EXPECT_EQ(std::memcmp(k_blocks + (17 * kKeyHeads + 1) * 2, k8_blocks + (21 + 17) * 2,
@@ -73,8 +73,8 @@ TEST(KvCacheQ8, HasTheBlocksOfQuantizeQ8) {
   }
 }
 
-// Blocks may have any strides: a cache that they are appended to by token holds the numbers that a
-// float32 cache holds if it gets their numbers.
+// Blocks may have any strides. A cache to which blocks stored by token are appended holds the
+// numbers of a float32 cache to which the blocks' numbers are appended.
 TEST(KvCacheQ8, TakesBlocksOfAnyStrides) {
   const Tensor k = quantized(normal({1, 20, kKeyHeads, kWidth}, 1));
   const Tensor v = quantized(normal({1, 20, kKeyHeads, kValueWidth}, 2));
@@ -101,11 +101,12 @@ TEST(KvCacheQ8, TakesBlocksOfAnyStrides) {
 
 // Runs steps of all kinds on a q8 cache and on a float32 cache that is given the numbers of the
 // blocks.
-struct Both {
+struct CachePair {
   KvCache q8, plain;
   std::uint64_t seed = 100;
 
-  Both(Index B, Index window) : q8(sizes(B, window)), plain(sizes(B, window, DType::kFloat32)) {}
+  CachePair(Index B, Index window)
+      : q8(sizes(B, window)), plain(sizes(B, window, DType::kFloat32)) {}
   void append(const std::vector<Index>& entries, Index T) {
     const auto n = static_cast<Index>(entries.size());
     const Tensor k = normal({n, kKeyHeads, T, kWidth}, ++seed);
@@ -135,7 +136,7 @@ TEST(KvCacheQ8, EqualsACacheOfItsNumbersOnEveryPath) {
   for (const std::string& path : all_paths()) {
     for (const Index window : {0, 50}) {
       SCOPED_TRACE(window);
-      Both x(3, window);
+      CachePair x(3, window);
       x.expect_same(1, path);  // no keys
       x.append({0, 1, 2}, 70);
       x.expect_same(1, path);
@@ -152,7 +153,7 @@ TEST(KvCacheQ8, EqualsACacheOfItsNumbersOnEveryPath) {
   }
 }
 
-// Compares the cache with attention() over equal blocks in one piece.
+// Compares the cache with attention() over the same blocks in one array.
 TEST(KvCacheQ8, EqualsBlocksInOnePiece) {
   const Tensor k = quantized(normal({1, kKeyHeads, 150, kWidth}, 1));
   const Tensor v = quantized(normal({1, kKeyHeads, 150, kValueWidth}, 2));
@@ -168,9 +169,9 @@ TEST(KvCacheQ8, EqualsBlocksInOnePiece) {
   }
 }
 
-TEST(KvCacheQ8, GoesOnFromItsContents) {
+TEST(KvCacheQ8, ContinuesFromItsContents) {
   for (const Index window : {0, 50}) {
-    Both x(3, window);
+    CachePair x(3, window);
     x.append({0, 1, 2}, 37);
     x.append({1}, 90);
     x.reorder({1, 1, 0});
@@ -187,7 +188,7 @@ TEST(KvCacheQ8, GoesOnFromItsContents) {
 TEST(KvCacheQ8, KeepsMemoryAndHeldPages) {
   KvCache cache(sizes(1));
   cache.reserve(2);
-  // A block of 32 channels has 34 bytes; tables come in addition.
+  // A block has 34 bytes. A key and its value have 3 blocks per head. bytes() also counts tables.
   EXPECT_GE(cache.bytes(), std::size_t{2 * 16 * kKeyHeads * 3 * 34});
   EXPECT_LT(cache.bytes(), std::size_t{2 * 16 * kKeyHeads * 3 * 34 + 4096 * 2});
   const std::shared_ptr<const void> hold = cache.hold_pages();
@@ -206,15 +207,15 @@ TEST(KvCacheQ8, KeepsMemoryAndHeldPages) {
 }
 
 TEST(KvCacheQ8, RejectsWrongSizes) {
-  const auto made = [](KvCacheSizes of) { return error_of([&] { const KvCache cache(of); }); };
-  KvCacheSizes of = sizes(1);
-  of.D = 48;
-  EXPECT_EQ(made(of), "KvCache: sizes.D must be a multiple of 32 with q8, got 48");
-  of = sizes(1);
-  of.E = 1;
-  EXPECT_EQ(made(of), "KvCache: sizes.E must be a multiple of 32 with q8, got 1");
-  of.E = 0;
-  EXPECT_EQ(made(of), "KvCache: sizes.E must be 1 or more, got 0");
+  const auto error = [](KvCacheSizes of) { return error_of([&] { const KvCache cache(of); }); };
+  KvCacheSizes wrong = sizes(1);
+  wrong.D = 48;
+  EXPECT_EQ(error(wrong), "KvCache: sizes.D must be a multiple of 32 with q8, got 48");
+  wrong = sizes(1);
+  wrong.E = 1;
+  EXPECT_EQ(error(wrong), "KvCache: sizes.E must be a multiple of 32 with q8, got 1");
+  wrong.E = 0;
+  EXPECT_EQ(error(wrong), "KvCache: sizes.E must be 1 or more, got 0");
 }
 
 TEST(KvCacheQ8, RejectedCallsChangeNothing) {
@@ -241,14 +242,14 @@ TEST(KvCacheQ8, RejectedCallsChangeNothing) {
             "TypeError: KvCache::append: v must be float32, float64, bfloat16 or float16, got q8 "
             "[1,2,3,1]");
   // v is checked to its last number, even if k is valid.
-  Tensor odd = contiguous(v);
-  odd.values<float>().back() = std::numeric_limits<float>::infinity();
-  EXPECT_EQ(appending(k, odd),
+  Tensor too_large = contiguous(v);
+  too_large.values<float>().back() = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(appending(k, too_large),
             "KvCache::append: v must hold numbers between -65520 * 127 and 65520 * 127, got inf in "
             "float32 [1,2,3,32]");
-  odd.values<float>().back() = 8.4e6F;
+  too_large.values<float>().back() = 8.4e6F;
   EXPECT_EQ(
-      appending(k, odd),
+      appending(k, too_large),
       "KvCache::append: v must hold numbers between -65520 * 127 and 65520 * 127, got 8.4e+06 in "
       "float32 [1,2,3,32]");
   EXPECT_EQ(appending(permute(slice(cache.inputs({}).k, 1, 0, 3), {0, 2, 1, 3}), v),

@@ -15,8 +15,8 @@
 #include "tests/attention/paths.h"
 #include "tests/support/errors.h"
 
-// Results of a cache are bit-identical with those of attention over all keys of an entry in one
-// piece.
+// Results of a cache are bit-identical with those of attention() over all keys of an entry in one
+// array.
 namespace qkv::test {
 namespace {
 
@@ -32,7 +32,7 @@ KvCacheSizes sizes(Index B, Index page, Index window = 0) {
           .queries = 4};
 }
 
-// The rows that an entry was given, as [1,G,Tk,.].
+// The keys [1,G,Tk,D] and values [1,G,Tk,E] that were appended to an entry and not truncated.
 struct Entry {
   Tensor k{DType::kFloat32, {1, kKeyHeads, 0, kWidth}};
   Tensor v{DType::kFloat32, {1, kKeyHeads, 0, kValueWidth}};
@@ -58,13 +58,14 @@ struct Entry {
 
 ConstView entry_of(const ConstView& x, Index n) { return slice(x, 0, n, n + 1); }
 
-// A cache, and the keys and values of each entry in one piece.
-struct Both {
+// A cache, and each entry's keys and values in one array each.
+struct CacheAndArrays {
   KvCache cache;
   std::vector<Entry> flat;
   std::uint64_t seed = 100;
 
-  explicit Both(const KvCacheSizes& of) : cache(of), flat(static_cast<std::size_t>(of.B)) {}
+  explicit CacheAndArrays(const KvCacheSizes& of)
+      : cache(of), flat(static_cast<std::size_t>(of.B)) {}
   void append(const std::vector<Index>& entries, Index T) {
     const auto n = static_cast<Index>(entries.size());
     const DType dtype = cache.sizes().dtype;
@@ -111,7 +112,7 @@ struct Both {
 
 TEST(KvCache, EqualsKeysInOnePieceOnEveryPath) {
   for (const std::string& path : all_paths()) {
-    Both x(sizes(3, 32));
+    CacheAndArrays x(sizes(3, 32));
     x.expect_equal(1, path);  // no keys
     x.append({0, 1, 2}, 70);
     x.expect_equal(1, path);
@@ -140,9 +141,9 @@ TEST(KvCache, RoundsToItsDType) {
   }
 }
 
-// Draft tokens that were rejected leave no trace: later results are those without them.
+// Truncated keys, such as rejected draft tokens, have no effect on later results.
 TEST(KvCache, TruncatesAndGivesPagesBack) {
-  Both x(sizes(2, 16));
+  CacheAndArrays x(sizes(2, 16));
   x.append({0, 1}, 40);
   EXPECT_EQ(x.cache.used_pages(), 6);
   x.truncate(0, 17);
@@ -162,7 +163,7 @@ TEST(KvCache, TruncatesAndGivesPagesBack) {
 
 // Hypotheses share pages until one of them writes into a shared one.
 TEST(KvCache, BeamsSharePages) {
-  Both x(sizes(3, 16));
+  CacheAndArrays x(sizes(3, 16));
   x.append({0, 1, 2}, 37);
   x.append({1}, 2);
   x.reorder({1, 1, 0});
@@ -184,7 +185,7 @@ TEST(KvCache, BeamsSharePages) {
 TEST(KvCache, WindowKeepsTheLastKeysOnEveryPath) {
   for (const std::string& path : all_paths()) {
     SCOPED_TRACE(path);
-    Both x(sizes(2, 16, 50));
+    CacheAndArrays x(sizes(2, 16, 50));
     Index most = 0;
     for (int step = 0; step < 40; ++step) {
       x.append({0, 1}, 4);
@@ -207,7 +208,7 @@ TEST(KvCache, WindowKeepsTheLastKeysOnEveryPath) {
 // With a window, truncate() succeeds exactly if the query at the last remaining key still has all
 // keys that it attends to. A length of at least L - queries is always valid, where L is the longest
 // length that the entry has had.
-TEST(KvCache, TakesBackWhatLeavesTheLastKeyItsWindow) {
+TEST(KvCache, TruncatesIfTheLastKeyKeepsItsWindow) {
   std::mt19937 random(5);
   const auto below = [&](Index n) {
     return static_cast<Index>(random() % static_cast<unsigned>(n));
@@ -215,7 +216,7 @@ TEST(KvCache, TakesBackWhatLeavesTheLastKeyItsWindow) {
   for (int round = 0; round < 300; ++round) {
     KvCacheSizes of = sizes(1, 16, 1 + below(60));
     of.queries = 1 + below(20);
-    Both x(of);
+    CacheAndArrays x(of);
     Index longest = 0;
     for (int step = 0; step < 8; ++step) {
       x.append({0}, 1 + below(step == 3 ? 200 : of.queries));
@@ -241,28 +242,28 @@ TEST(KvCache, TakesBackWhatLeavesTheLastKeyItsWindow) {
 // ---- calls that are rejected ------------------------------------------------------------------
 
 TEST(KvCache, RejectsWrongSizes) {
-  const auto made = [](const KvCacheSizes& of) { return message_of([&] { KvCache cache(of); }); };
-  EXPECT_EQ(made(sizes(1, 24)), "KvCache: sizes.page must be a multiple of 16, got 24");
+  const auto error = [](const KvCacheSizes& of) { return message_of([&] { KvCache cache(of); }); };
+  EXPECT_EQ(error(sizes(1, 24)), "KvCache: sizes.page must be a multiple of 16, got 24");
   EXPECT_THROW(KvCache(sizes(Index{1} << 62, 16)), std::bad_alloc);
-  EXPECT_EQ(made(sizes(0, 16)), "KvCache: sizes.B must be 1 or more, got 0");
-  EXPECT_EQ(made(sizes(1, 16, -1)), "KvCache: sizes.window must be in 0 to 2^53, got -1");
-  EXPECT_EQ(made(sizes(1, 16, (Index{1} << 53) + 1)),
+  EXPECT_EQ(error(sizes(0, 16)), "KvCache: sizes.B must be 1 or more, got 0");
+  EXPECT_EQ(error(sizes(1, 16, -1)), "KvCache: sizes.window must be in 0 to 2^53, got -1");
+  EXPECT_EQ(error(sizes(1, 16, (Index{1} << 53) + 1)),
             "KvCache: sizes.window must be in 0 to 2^53, got 9007199254740993");
   KvCacheSizes wide = sizes(1, 16, Index{1} << 53);
   wide.queries = Index{1} << 53;
-  EXPECT_EQ(made(wide), "");
+  EXPECT_EQ(error(wide), "");
   for (const Index queries : {Index{0}, wide.queries + 1}) {
     wide.queries = queries;
-    EXPECT_EQ(made(wide),
+    EXPECT_EQ(error(wide),
               "KvCache: sizes.queries must be in 1 to 2^53, got " + std::to_string(queries));
   }
   KvCacheSizes of = sizes(1, 16);
   of.dtype = DType::kInt32;
-  EXPECT_EQ(made(of),
+  EXPECT_EQ(error(of),
             "KvCache: sizes.dtype must be float32, float64, bfloat16, float16 or q8, got int32");
   of = sizes(1, Index{1} << 40);
   of.D = Index{1} << 21;
-  EXPECT_EQ(made(of),
+  EXPECT_EQ(error(of),
             "KvCache: sizes make pages [page,G,.] = [1099511627776,2,2097152] of more than 2^63 "
             "bytes");
 }
@@ -280,7 +281,7 @@ TEST(KvCache, RejectsTooManyQueriesByTheRuleOfAttention) {
             "[1,1,9223372036854775807,1]");
 }
 
-TEST(KvCache, QueriesAreThoseOfItsEntries) {
+TEST(KvCache, QueriesMustHaveItsBatchSize) {
   const KvCache cache(sizes(2, 16));
   for (const Dims& shape : {Dims{1, 2, 1, kWidth}, Dims{2, 1, kWidth}}) {
     const Tensor q = normal(shape, 1);
@@ -292,7 +293,7 @@ TEST(KvCache, QueriesAreThoseOfItsEntries) {
 }
 
 TEST(KvCache, RejectedCallsChangeNothing) {
-  Both x(sizes(2, 16, 20));
+  CacheAndArrays x(sizes(2, 16, 20));
   x.append({0, 1}, 3);
   x.append({0}, 60);
   KvCache& cache = x.cache;
@@ -328,7 +329,7 @@ TEST(KvCache, RejectedCallsChangeNothing) {
 }
 
 TEST(KvCache, RejectsQueriesWhoseKeysAreGone) {
-  Both x(sizes(2, 16, 20));
+  CacheAndArrays x(sizes(2, 16, 20));
   x.append({0, 1}, 63);
   Tensor out(DType::kFloat32, {2, kHeads, 30, kValueWidth});
   const Tensor q = normal({2, kHeads, 30, kWidth}, 1);

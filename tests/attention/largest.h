@@ -11,7 +11,7 @@
 
 namespace qkv::test {
 
-// Returns the largest absolute value, or NaN if there is one.
+// Returns the largest absolute value, or NaN if an element is NaN.
 inline double largest(const std::vector<double>& x) {
   double value = 0;
   for (double y : x) {
@@ -21,7 +21,8 @@ inline double largest(const std::vector<double>& x) {
   return value;
 }
 
-// Returns the largest difference of two elements, or NaN if there is one.
+// Returns the largest absolute difference of two elements with the same index. Returns NaN if a
+// difference is NaN or a is shorter than b; throws if a is longer.
 inline double largest_difference(const std::vector<double>& a, const std::vector<double>& b) {
   std::vector<double> differences;
   for (std::size_t n = 0; n < a.size(); ++n) differences.push_back(a[n] - b.at(n));
@@ -33,7 +34,7 @@ inline double largest_difference(const std::vector<double>& a, const std::vector
 // a division, leave an error however small a + b is.
 inline constexpr double kScoreError = 0x1.8p-22;
 
-// The spacing at x of the numbers of a real dtype.
+// The spacing of the numbers of a real dtype at x, or at 1e-30 if x is smaller.
 inline double ulp(double x, DType dtype = DType::kFloat32) {
   const int bits = dtype == DType::kBFloat16  ? 8
                    : dtype == DType::kFloat16 ? 11

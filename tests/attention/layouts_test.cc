@@ -17,13 +17,15 @@
 namespace qkv::test {
 namespace {
 
-// The arrays of one call with every option that holds an array, each in one layout.
+// The arrays of one call with every option that holds an array: inputs and options in one layout,
+// results in another.
 class Arrays {
  public:
   Arrays(DType real, Layout inputs, Layout results) : real_(real), in_(inputs), out_(results) {}
 
-  // Returns equal numbers for equal names and shapes, whatever the layout. If the layout repeats
-  // the first axis, so do the numbers of the contiguous array with which it is compared.
+  // Makes an input whose numbers depend on its name and shape, not on its layout. With
+  // `repeat_first` all entries of the first axis are equal: copies of one entry if the layout is
+  // kContiguous, else one entry with stride 0.
   ConstView input(const std::string& name, const Dims& shape, DType dtype, bool repeat_first) {
     Random random(std::hash<std::string>{}(name));
     Guarded plain(dtype, shape, repeat_first ? Layout::kBroadcast : Layout::kContiguous);
@@ -130,7 +132,7 @@ TEST_P(Layouts, GiveTheSameBitsAndTouchNothingElse) {
   }
 }
 
-TEST_P(Layouts, ABroadcastInputIsItsCopy) {
+TEST_P(Layouts, ABroadcastInputHasTheBitsOfItsCopy) {
   Arrays copied(GetParam(), Layout::kContiguous, Layout::kContiguous);
   call(copied, true);
   Arrays repeated(GetParam(), Layout::kSliced, Layout::kContiguous);

@@ -12,12 +12,13 @@
 #include "tests/support/compare.h"
 
 // Transformed rows of a large batch are computed for some entries at a time and replace those of
-// earlier entries. Results of an entry are bit-identical with those that it has alone, and agree
-// with the reference; memory does not grow with the batch.
+// earlier entries. Results of an entry are bit-identical with those of a call with the entry alone,
+// and agree with the reference. Memory does not grow with the batch.
 namespace qkv::test {
 namespace {
 
-// Five entries are transformed at a time on one thread, 15 on three; in bilinear calls ten and all.
+// Five entries are transformed at a time on one thread, 15 on three threads; in bilinear calls ten
+// and all.
 constexpr Index kEntries = 23;
 constexpr Index kHeads = 2;
 constexpr Index kRows = 50;
@@ -44,8 +45,8 @@ struct Batch {
       offsets.view().at<std::int64_t>({b}) = b % 7 - 3;
     }
     // In entry 12 the exponentials of a query are so large that their powers of two are stored
-    // separately, in entry 22 those of a key. In entry 0 those of a query are large and stored
-    // whole: the largest projection is 28, of 35.
+    // separately, in entry 22 those of a key. In entry 0 those of a query are large but stored
+    // whole: the largest projection is 28, below 35 (kernels/additive_kernels.h).
     if (which != Maps::kAdditive) return;
     q.view().at<float>({12, 1, 48, 0}) = 1e3F;
     k.view().at<float>({22, 0, 20, 0}) = 1e3F;
@@ -74,7 +75,8 @@ struct Batch {
   SeededScore parameters;
 };
 
-// Results of each entry, including those that read the transformed rows a second time.
+// Results of a call with some entries, including results for which the call reads transformed rows
+// a second time.
 struct EntryResults {
   explicit EntryResults(Index entries)
       : out(DType::kFloat32, {entries, kHeads, kRows, 5}),
@@ -96,7 +98,7 @@ EntryResults alone(const Batch& batch, Index b, std::string_view path) {
   return one;
 }
 
-// Calls f(result of all, result of one) for the results of entry b.
+// Calls f(got, want) for each result of entry b, which `all` has at index b and `one` alone.
 template <class F>
 void for_each_result(const EntryResults& all, Index b, const EntryResults& one, const F& f) {
   SCOPED_TRACE("entry " + std::to_string(b));
@@ -106,14 +108,14 @@ void for_each_result(const EntryResults& all, Index b, const EntryResults& one, 
   }
 }
 
-// The results of entries in calls of their own: of every entry on a path and, since both calls may
-// be wrong, of some on the reference.
+// The results of entries in calls of their own: of every entry on the path of run_alone_on() and,
+// since both calls on a path may be wrong, of some entries on the reference.
 class Entries {
  public:
   explicit Entries(const Batch& batch) : batch_(batch) {
     for (const Index b : {0, 12, 22}) references_.emplace(b, alone(batch, b, kReferencePath));
   }
-  void choose(std::string_view path) {
+  void run_alone_on(std::string_view path) {
     of_path_.clear();
     for (Index b = 0; b < kEntries; ++b) of_path_.push_back(alone(batch_, b, path));
   }
@@ -155,7 +157,7 @@ TEST(MappedEntries, AnEntryHasTheBitsThatItHasAlone) {
     Entries entries(batch);
     for (const std::string& path : fast_paths(kind_of(maps))) {
       SCOPED_TRACE(path);
-      entries.choose(path);
+      entries.run_alone_on(path);
       for (const int threads : {1, 3}) {
         EntryResults all(kEntries);
         Context context = context_on(path, threads);
@@ -169,12 +171,12 @@ TEST(MappedEntries, AnEntryHasTheBitsThatItHasAlone) {
 
 // An additive memory stores the keys of the whole batch; queries are transformed for some entries
 // at a time.
-TEST(MappedEntries, QueriesOfAnAdditiveMemoryToo) {
+TEST(MappedEntries, AQueryOfAnAdditiveMemoryHasTheBitsOfItsEntryAlone) {
   const Batch batch(Maps::kAdditive);
   Entries entries(batch);
   for (const std::string& path : fast_paths(ScoreKind::kAdditive)) {
     SCOPED_TRACE(path);
-    entries.choose(path);
+    entries.run_alone_on(path);
     Context context = context_on(path);
     const Options options = batch.options(0, kEntries);
     AdditiveMemory memory(batch.k, std::get<Additive>(options.score), context);
@@ -197,8 +199,8 @@ TEST(MappedEntries, MemoryDoesNotGrowWithTheBatch) {
       return std::pair(plan.scratch_bytes(), plan.backward_scratch_bytes());
     };
     const auto some = bytes(kBase), more = bytes(8 * kBase);
-    // Forward, only memory for results other than out grows: 16 bytes at most for each query and
-    // key.
+    // In the forward pass only the memory for results other than out grows: by at most 16 bytes for
+    // each query and key.
     EXPECT_LT(more.first - some.first, std::size_t{7 * kBase} * 200 * 16) << path;
     EXPECT_LT(more.first, std::size_t{80} << 20) << path;
     EXPECT_EQ(more.second, some.second) << path;

@@ -16,17 +16,18 @@
 #include "tests/support/compare.h"
 
 // In the backward pass transformed rows of a large batch and their gradients are computed for some
-// entries at a time, as in the forward pass (mapped_entries_test.cc). Gradients of an entry's own
-// arrays are bit-identical with those that it has alone; a sum over the batch is continued from one
-// group of entries to the next, and is bit-identical on any number of threads.
+// entries at a time, as in the forward pass (mapped_entries_test.cc). Gradients of arrays that an
+// entry does not share are bit-identical with those of a call with the entry alone. A gradient that
+// is a sum over the batch is continued from one group of entries to the next, and is bit-identical
+// on any number of threads.
 namespace qkv::test {
 namespace {
 
 constexpr Index kEntries = 11;
 constexpr Index kHeads = 2;
 constexpr Index kRows = 50;
-// The number of entries that are transformed at a time grows with the threads. On kMostThreads they
-// are all transformed at once, except in kWide, which transforms six.
+// The number of entries that are transformed at a time grows with the threads. On kMostThreads all
+// entries are transformed at once, except in kWide, where six are.
 constexpr int kThreads[] = {1, 2};
 constexpr int kMostThreads = 6;
 
@@ -112,7 +113,7 @@ struct Batch {
   bool shares_keys;
   Index width, key_heads;
   Tensor q, k, v, slopes, bias, sinks, query_gain, key_gain, dout_memory;
-  ConstView dout;  // has gaps, so that its rows are copied
+  ConstView dout;  // every second channel of dout_memory, so that its rows are copied
   Tensor lengths;
   SeededScore parameters;
 };
@@ -138,7 +139,7 @@ void for_each_batch(const F& test) {
 
 TEST(MappedGradients, HaveTheSameBitsHoweverManyEntriesAreMappedAtATime) {
   for_each_batch([](const Batch& batch, const std::string& path) {
-    // With kAccumulate, sums are computed in memory of their own and then added to the gradients.
+    // With kAccumulate, sums are computed in scratch memory and then added to the gradients.
     const Write write = batch.maps == Maps::kWide ? Write::kAccumulate : Write::kOverwrite;
     const PathResults want = batch.all(path, kMostThreads, write);
     for (const int threads : kThreads) {
@@ -148,7 +149,7 @@ TEST(MappedGradients, HaveTheSameBitsHoweverManyEntriesAreMappedAtATime) {
   });
 }
 
-// Gradients that entries share are sums of those that each entry gives alone.
+// Gradients of arrays that entries share are sums of the gradients of calls with one entry each.
 TEST(MappedGradients, OfAnEntryAreThoseThatItHasAlone) {
   for_each_batch([](const Batch& batch, const std::string& path) {
     if (!is_thorough() && !batch.is_additive()) return;
@@ -167,8 +168,8 @@ TEST(MappedGradients, OfAnEntryAreThoseThatItHasAlone) {
         std::ranges::transform(sum, values_of(one), sum.begin(), std::plus());
       }
     }
-    // Shared gradients are those of the bias, the sinks and the parameters: wq, wk, v and b, or at
-    // least one.
+    // Shared arrays are the bias, the sinks, and the parameters (wq, wk, v and b) or, in other
+    // kinds of calls, at least one array.
     EXPECT_GE(sums.size(), batch.is_additive() ? 6U : 3U);
     for (const auto& [name, sum] : sums) {
       EXPECT_TRUE(compare(name, all.at(name), sum, {1e-4, 1e-4}, path));
@@ -178,7 +179,7 @@ TEST(MappedGradients, OfAnEntryAreThoseThatItHasAlone) {
 
 // An additive memory stores the keys of the whole batch; queries are transformed and all gradients
 // computed for some entries at a time.
-TEST(MappedGradients, OfAnAdditiveMemoryToo) {
+TEST(MappedGradients, OfAnAdditiveMemoryAreThoseOfACall) {
   for (const Keys keys : {Keys::kOwn, Keys::kShared}) {
     const Batch batch(Maps::kAdditive, keys);
     const Inputs inputs = batch.inputs(0, kEntries);

@@ -20,8 +20,8 @@ using Pieces = std::vector<std::pair<Index, Index>>;  // in the order in which t
 
 constexpr Index kTq = 40, kTk = 600, kD = 33;
 
-// An order of all sums. Each piece of the keys, or of the queries, is summed from zero, as is each
-// of the `lanes` parts of the channels, c mod lanes.
+// The order of all sums of a call. Each piece of the keys, or of the queries, is summed from zero,
+// and so is each of the `lanes` parts of the channels (part c mod lanes); the sums are then added.
 struct Order {
   Pieces keys{{0, kTk}};
   Pieces queries{{0, kTq}};
@@ -125,7 +125,7 @@ Pieces blocks(Index total, Index size, Index first = 0) {
   return pieces;
 }
 
-// Expects that two orders differ in bits of each result, and that the first repeats its bits.
+// Expects that each result has the same bits in two runs with order a, and other bits with order b.
 void expect_other_bits(const Order& a, const Order& b) {
   const Sums x = PlainHead(a).run(), again = PlainHead(a).run(), y = PlainHead(b).run();
   for (Tensor Sums::*const result : {&Sums::out, &Sums::dq, &Sums::dk}) {

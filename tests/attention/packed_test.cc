@@ -11,7 +11,8 @@
 #include "tests/attention/bits.h"
 #include "tests/attention/paths.h"
 
-// Packed sequences are bit-identical with the padded call with lengths, forward and backward.
+// Results and gradients of packed sequences are bit-identical with those of a padded call with key
+// lengths.
 namespace qkv::test {
 namespace {
 
@@ -37,7 +38,7 @@ View padded_rows(const View& x, Index b, Index rows) {
   return slice(slice(x, 0, b, b + 1), 2, 0, rows);
 }
 
-// Converts [sum T,H,C] to [B,H,T,C], with `filler` in the rest.
+// Converts [sum T,H,C] to [B,H,rows,C], with `filler` in rows past a sequence's end.
 Tensor pad(const Tensor& x, const std::vector<Index>& cu, Index rows, float filler) {
   Tensor to(DType::kFloat32, {kSequences, x.size(1), rows, x.size(2)});
   for (float& value : to.values<float>()) value = filler;
@@ -94,8 +95,9 @@ TEST(Packed, EqualsPaddedForwardAndBackward) {
       EXPECT_TRUE(same_bits(packed_rows(out, kCuQ, b), padded_rows(out2, b, queries)));
       EXPECT_TRUE(same_bits(packed_rows(dq, kCuQ, b), padded_rows(dq2, b, queries)));
       const auto n = static_cast<std::size_t>(b);
-      const ConstView mine = slice(ConstView(lse.view()), 1, kCuQ[n], kCuQ[n + 1]);
-      EXPECT_TRUE(same_bits(broadcast_to(mine, {1, 4, queries}), padded_rows(lse2, b, queries)));
+      const ConstView packed_lse = slice(ConstView(lse.view()), 1, kCuQ[n], kCuQ[n + 1]);
+      EXPECT_TRUE(
+          same_bits(broadcast_to(packed_lse, {1, 4, queries}), padded_rows(lse2, b, queries)));
       ++compared;
     }
     if (keys > 0) {
@@ -139,8 +141,9 @@ TEST(Packed, EqualsPaddedOnEveryPath) {
       const auto n = static_cast<std::size_t>(b);
       const Index queries = length(cu_q, b);
       EXPECT_TRUE(same_bits(packed_rows(out, cu_q, b), padded_rows(out2, b, queries)));
-      const ConstView mine = slice(ConstView(lse.view()), 1, cu_q[n], cu_q[n + 1]);
-      EXPECT_TRUE(same_bits(broadcast_to(mine, {1, 4, queries}), padded_rows(lse2, b, queries)));
+      const ConstView packed_lse = slice(ConstView(lse.view()), 1, cu_q[n], cu_q[n + 1]);
+      EXPECT_TRUE(
+          same_bits(broadcast_to(packed_lse, {1, 4, queries}), padded_rows(lse2, b, queries)));
     }
   }
 }

@@ -42,12 +42,13 @@ struct Paged {
   ConstView table() const { return {tables.data(), DType::kInt32, {kEntries, most}, {most, 1}}; }
 };
 
-// The rows of one page of an entry, as [1,G,rows,C], and their places in flat keys.
+// The first `rows` rows of a page of [pages,page,G,C], as [1,G,rows,C].
 template <class AnyView>
 AnyView page_rows(const AnyView& pages, Index page, Index rows) {
   const AnyView one = permute(slice(pages, 0, page, page + 1), {0, 2, 1, 3});
   return slice(one, 2, 0, rows);
 }
+// Rows begin .. end - 1 of entry b of contiguous keys [B,G,T,C], as [1,G,rows,C].
 template <class AnyView>
 AnyView flat_rows(const AnyView& flat, Index b, Index begin, Index end) {
   return slice(slice(flat, 0, b, b + 1), 2, begin, end);
@@ -71,12 +72,12 @@ Paged in_pages(const Tensor& k, const Tensor& v, Index page) {
   for (Index b = 0; b < kEntries; ++b) {
     const Index length = kLengths[static_cast<std::size_t>(b)];
     for (Index j = 0; j < length; j += page, ++next) {
-      const Index named = next * step % pages;
+      const Index number = next * step % pages;
       const Index end = std::min(length, j + page);
       to.tables[static_cast<std::size_t>(b * to.most + j / page)] =
-          static_cast<std::int32_t>(named);
-      copy(flat_rows(k.view(), b, j, end), page_rows(to.k.view(), named, end - j));
-      copy(flat_rows(v.view(), b, j, end), page_rows(to.v.view(), named, end - j));
+          static_cast<std::int32_t>(number);
+      copy(flat_rows(k.view(), b, j, end), page_rows(to.k.view(), number, end - j));
+      copy(flat_rows(v.view(), b, j, end), page_rows(to.v.view(), number, end - j));
     }
   }
   return to;
@@ -91,21 +92,21 @@ Flat seeded(Index Tq, DType queries, DType keys) {
           normal({kEntries, kKeyHeads, kMost, kValueWidth}, 53, keys)};
 }
 
-struct Found {
+struct RowResults {
   Tensor out, lse, row_max;
 };
-Found found(const Inputs& inputs, const Options& options, const std::string& path, int threads) {
+RowResults run(const Inputs& inputs, const Options& options, const std::string& path, int threads) {
   Context context = context_on(path, threads);
   const Dims rows{kEntries, kHeads, inputs.q.size(2)};
   const DType sums = accumulator_of(inputs.q.dtype());
-  Found x{Tensor(inputs.q.dtype(), {rows[0], rows[1], rows[2], kValueWidth}), Tensor(sums, rows),
-          Tensor(sums, rows)};
+  RowResults x{Tensor(inputs.q.dtype(), {rows[0], rows[1], rows[2], kValueWidth}),
+               Tensor(sums, rows), Tensor(sums, rows)};
   attention(inputs, options, {.out = x.out, .lse = x.lse, .row_max = x.row_max}, context);
   return x;
 }
 
-// The options of the equal call on contiguous keys: each entry's length and diagonal are written
-// out.
+// The options with which a call on contiguous keys gives equal results: each entry's length and
+// diagonal are arguments.
 Options written_out(const Options& options, const std::vector<Index>& offsets) {
   Options flat = options;
   flat.masks.emplace_back(KeyLengths{kLengths});
@@ -113,15 +114,15 @@ Options written_out(const Options& options, const std::vector<Index>& offsets) {
   return flat;
 }
 
-Found flat_result(const Flat& x, const Options& options, const std::string& path) {
+RowResults flat_result(const Flat& x, const Options& options, const std::string& path) {
   std::vector<Index> offsets;
   for (const Index length : kLengths) offsets.push_back(length - x.q.size(2));
-  return found({x.q, x.k, x.v}, written_out(options, offsets), path, 1);
+  return run({x.q, x.k, x.v}, written_out(options, offsets), path, 1);
 }
 
 void expect_equal(const Flat& x, const std::vector<Index>& page_sizes, const Options& options,
                   const std::string& path, int threads) {
-  const Found flat = flat_result(x, options, path);
+  const RowResults flat = flat_result(x, options, path);
   for (const Index page : page_sizes) {
     SCOPED_TRACE(page);
     const Paged pages = in_pages(x.k, x.v, page);
@@ -130,14 +131,15 @@ void expect_equal(const Flat& x, const std::vector<Index>& page_sizes, const Opt
                         .v = pages.v,
                         .block_tables = pages.table(),
                         .context_lens = kLengths};
-    const Found paged = found(inputs, options, path, threads);
+    const RowResults paged = run(inputs, options, path, threads);
     EXPECT_TRUE(same_bits(paged.out, flat.out));
     EXPECT_TRUE(same_bits(paged.lse, flat.lse));
     EXPECT_TRUE(same_bits(paged.row_max, flat.row_max));
   }
 }
 
-// Few queries read pages in place, more copy a chunk, many pack all keys first.
+// For few queries a path reads pages in place; for more it copies a chunk; for many it first packs
+// all keys.
 TEST(Pages, EqualFlatKeysOnEveryPath) {
   const Tensor slopes = normal({kHeads}, 54);
   const Tensor sinks = normal({kHeads}, 55);
@@ -190,9 +192,9 @@ TEST(Pages, EqualFlatKeysForEveryScoreOnEveryPath) {
         if (queries == 2) {
           expect_equal(x, {16, 64}, {.score = score.score(), .masks = {Causal{}}}, path, 1);
         } else {
-          const Options transposed{
+          const Options transformed{
               .qk_norm = QkNorm{.q = gain, .k = gain}, .rotary = Rotary{}, .score = score.score()};
-          expect_equal(x, {32}, transposed, path, 2);
+          expect_equal(x, {32}, transformed, path, 2);
         }
       }
     }
@@ -212,8 +214,8 @@ TEST(Pages, EqualFlatKeysForWideAdditiveRangesOnEveryPath) {
   }
 }
 
-// NaN and infinity are in keys and values that queries attend to and in others.
-TEST(Pages, EqualFlatKeysWithOddValuesOnEveryPath) {
+// Some keys and values are NaN or infinite: both unmasked and masked ones.
+TEST(Pages, EqualFlatKeysWithNonFiniteValuesOnEveryPath) {
   for (const Index queries : {2, 12, 60}) {
     Flat x = seeded(queries, DType::kFloat32, DType::kFloat32);
     const auto spoil = [](Tensor& of, Index b, Index j, float value) {
@@ -249,15 +251,15 @@ TEST(Pages, MayBeStridedOnEveryPath) {
     copy(pages.v, v);
     for (const std::string& path : all_paths()) {
       SCOPED_TRACE(path);
-      const Inputs apart{
+      const Inputs strided{
           .q = x.q, .k = k, .v = v, .block_tables = pages.table(), .context_lens = kLengths};
-      const Inputs together{.q = x.q,
-                            .k = pages.k,
-                            .v = pages.v,
-                            .block_tables = pages.table(),
-                            .context_lens = kLengths};
-      const Found a = found(apart, {.masks = {Causal{}}}, path, 1);
-      const Found b = found(together, {.masks = {Causal{}}}, path, 1);
+      const Inputs contiguous_pages{.q = x.q,
+                                    .k = pages.k,
+                                    .v = pages.v,
+                                    .block_tables = pages.table(),
+                                    .context_lens = kLengths};
+      const RowResults a = run(strided, {.masks = {Causal{}}}, path, 1);
+      const RowResults b = run(contiguous_pages, {.masks = {Causal{}}}, path, 1);
       EXPECT_TRUE(same_bits(a.out, b.out));
       EXPECT_TRUE(same_bits(a.lse, b.lse));
     }

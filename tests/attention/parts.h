@@ -20,12 +20,13 @@
 // Calls on parts of longer sequences.
 namespace qkv::test {
 
+// Queries or keys begin .. end - 1.
 struct Part {
   Index begin = 0;
   Index end = 0;
 };
 
-// A whole call, and the arrays of options for it and its parts.
+// A whole call, and the option arrays for it and for its parts.
 struct Whole {
   Index B, H, G, Tq, Tk, D, E;
   DType dtype;

@@ -23,7 +23,7 @@ namespace {
 // Each walk, that is a path, a score and a dtype, really runs on its path, forward and backward,
 // and every path that this CPU and QKV_TARGET allow has at least one walk.
 TEST(PathEdges, WalkEveryPath) {
-  for (const auto& [reason, count] : walks().left) {
+  for (const auto& [reason, count] : walks().skipped) {
     std::printf("edges: %d combinations left out: %s\n", count, reason.c_str());
   }
   std::printf("edges: %zu walked\n", walks().all.size());
@@ -38,20 +38,20 @@ TEST(PathEdges, WalkEveryPath) {
     EXPECT_EQ(plan.backward_path(), walk.path);
   });
   for (const attn::Implementation* one : attn::implementations()) {
-    const bool here = !left_out(*one, ScoreKind::kDot, DType::kBFloat16).starts_with("not ");
-    EXPECT_EQ(of_path.count(std::string(one->name)) != 0, here) << one->name;
+    const bool is_allowed = !left_out(*one, ScoreKind::kDot, DType::kBFloat16).starts_with("not ");
+    EXPECT_EQ(of_path.count(std::string(one->name)) != 0, is_allowed) << one->name;
   }
 }
 
 // ---- options that mean the same -------------------------------------------------------------
 
-// Makes a score function that adds its own copy of a table.
+// Makes a score function that adds a table [H,Tk], of which it has a copy.
 ScoreMod plus_table(std::vector<double> table, Index Tk) {
   return score_mod(
       [table, Tk](auto s, At at) { return s + table[static_cast<std::size_t>(at.h * Tk + at.j)]; });
 }
 
-TEST(PathEdges, WhatMeansTheSameHasTheSameBits) {
+TEST(PathEdges, EquivalentOptionsHaveTheSameBits) {
   for_each_call([](EdgeCall& x) {
     const Index o = x.Tk - x.Tq;
     const auto same = [&](const char* what, const Options& a, const Options& b) {
@@ -68,7 +68,7 @@ TEST(PathEdges, WhatMeansTheSameHasTheSameBits) {
     same("-inf from a function masks, and its NaN derivative is not used", {.masks = {two}},
          {.mods = {score_mod(
               [](auto s, At at) { return select(at.j < 2, s, decltype(s)(-INFINITY) * s * s); })}});
-    same("an offset alone switches nothing on", {}, {.diagonal = Offset{-3}});
+    same("an offset alone masks nothing", {}, {.diagonal = Offset{-3}});
     same("a window with causal has the right side 0", {.masks = {Window{1, 5}, Causal{}}},
          {.masks = {Window{1, 0}}});
     same("lengths do not move the diagonal", {.masks = {Causal{}, x.lengths(3, x.Tk - 1)}},
@@ -93,13 +93,14 @@ TEST(PathEdges, WhatMeansTheSameHasTheSameBits) {
     const auto place = [](Index b, Index h, Index i, Index j) {
       return static_cast<double>((5 * b + 3 * h + 7 * i + j) % 16) / 8;
     };
-    same("functions see where they stand",
+    same("functions get the b, h, i and j of a pair",
          {.bias = x.array(x.walk.dtype, {2, 2, x.Tq, x.Tk},
                           [&, Tq = x.Tq](Index n, Index j) {
                             return place(n / Tq / 2, n / Tq % 2, n % Tq, j);
                           })},
          {.mods = {score_mod([=](auto s, At at) { return s + place(at.b, at.h, at.i, at.j); })}});
-    same("functions are forgotten where masked", {.mods = {plus_one}, .masks = {Causal{}}},
+    same("results of functions have no effect where masked",
+         {.mods = {plus_one}, .masks = {Causal{}}},
          {.mods = {score_mod([=](auto s, At at) { return at.j > at.i + o ? s * 0 / 0 : s + 1; })},
           .masks = {Causal{}}});
     same("min and max have gradients",
@@ -123,10 +124,10 @@ TEST(PathEdges, WhatMeansTheSameHasTheSameBits) {
   });
 }
 
-// Results do not depend on what masked positions hold: NaN and infinities give the results of
+// Results do not depend on k, v and bias of masked pairs: NaN and infinities give the results of
 // zeros. This includes value_sums, which skip values that no query attends to, since 0 * NaN would
 // be NaN.
-TEST(PathEdges, WhatIsMaskedIsZero) {
+TEST(PathEdges, MaskedValuesHaveNoEffect) {
   for_each_call([](EdgeCall& x) {
     const auto results = [&](double hidden) {
       const auto poisoned = [&](const Tensor& from) {
@@ -172,8 +173,8 @@ TEST(PathEdges, MixedRanksAlignFromTheRight) {
 
 // ---- rows without an unmasked key -----------------------------------------------------------
 
-// Options for every way to mask all keys of all queries.
-std::vector<std::pair<const char*, Options>> emptied(EdgeCall& x) {
+// Returns options that mask all keys of all queries, in every way.
+std::vector<std::pair<const char*, Options>> options_that_empty_rows(EdgeCall& x) {
   const auto nowhere = [](auto s, At) { return decltype(s)(-INFINITY) * s * s; };
   const ConstView minus = x.numbers(-kInf, {x.Tq, x.Tk});
   std::vector<std::pair<const char*, Options>> ways{
@@ -186,7 +187,8 @@ std::vector<std::pair<const char*, Options>> emptied(EdgeCall& x) {
       {"mask_mod", {.masks = {mask_mod([](At) { return false; })}}},
       {"bias", {.bias = minus}},
       {"function", {.mods = {score_mod(nowhere)}}}};
-  // -inf plus an infinite or NaN slope may be NaN, but the pair is masked all the same.
+  // A bias of -inf and an infinite or NaN slope may add up to NaN, but the pair is masked all the
+  // same.
   for (const double slope : {kInf, -kInf, kNaN}) {
     ways.push_back({"bias and slope", {.bias = minus, .alibi = x.numbers(slope, Dims(2))}});
   }
@@ -195,8 +197,8 @@ std::vector<std::pair<const char*, Options>> emptied(EdgeCall& x) {
 
 // Expects the results of empty rows: lse and row_max are the sink (neither scaled, capped, masked
 // nor dropped), or -inf without one; dsinks is the sum of dlse; masked scores are -inf, top keys
-// -1, and all others 0. Raw and capped scores are not checked.
-void expect_empty(const EdgeCall& x, const PathResults& results, bool sinks,
+// -1, and all other results 0. Raw and capped scores are not checked.
+void expect_empty(const EdgeCall& x, const PathResults& results, bool has_sinks,
                   const std::string& what) {
   for (const auto& [name, result] : results) {
     if (name == "raw_scores" || name == "capped_scores") continue;
@@ -214,7 +216,7 @@ void expect_empty(const EdgeCall& x, const PathResults& results, bool sinks,
     }
     const double rest = of_sink || name == "masked_scores" ? -kInf : name == "top_keys" ? -1 : 0;
     std::vector<double> want(static_cast<std::size_t>(result.element_count()), rest);
-    for (std::size_t n = 0; sinks && of_sink && n < want.size(); ++n) {
+    for (std::size_t n = 0; has_sinks && of_sink && n < want.size(); ++n) {
       want[n] = values_of(x.sinks)[n / static_cast<std::size_t>(x.Tq) % 2];
     }
     EXPECT_TRUE(compare(name, result, want, {}, what));
@@ -223,10 +225,10 @@ void expect_empty(const EdgeCall& x, const PathResults& results, bool sinks,
 
 TEST(PathEdges, ARowWithoutALiveKeyIsZero) {
   for_each_call([](EdgeCall& x) {
-    const ConstView nan = x.numbers(kNaN, x.dout.shape());  // no product may use it
+    const ConstView nan = x.numbers(kNaN, x.dout.shape());  // dout of empty rows has no effect
     const OutputGradients sources{
         .out = nan, .lse = x.dlse, .weights = {x.rows, ConstView(x.dweights)}};
-    for (auto& [way, options] : emptied(x)) {
+    for (auto& [way, options] : options_that_empty_rows(x)) {
       expect_empty(x, x.run(x.inputs(), options, sources), false, way);
       options.scale = 100.0;
       options.softcap = 2;
@@ -273,7 +275,8 @@ TEST(PathEdges, AnEmptyRowAddsNothingAndCountsInMeans) {
 
 // ---- non-finite numbers ---------------------------------------------------------------------
 
-// Query 0 attends to a NaN or +inf among three keys, the others to the first key alone.
+// Query 0 attends to three keys, at least one of which gives it a score of NaN or +inf; the other
+// queries attend to the first key alone.
 TEST(PathEdges, ALiveNaNOrInfinityMakesItsRowNaN) {
   for_each_call([](EdgeCall& x) {
     const auto check = [&](const char* what, const Inputs& inputs, Options options) {
@@ -308,9 +311,9 @@ TEST(PathEdges, ALiveNaNOrInfinityMakesItsRowNaN) {
       copy(x.numbers(value, cell.shape()), cell);
       return to;
     };
-    const Tensor odd_q = with(x.q, 0, kNaN), odd_k = with(x.k, 1, kNaN);
-    check("NaN in q", {odd_q, x.k, x.v}, {});
-    check("NaN in k", {x.q, odd_k, x.v}, {});
+    const Tensor nan_q = with(x.q, 0, kNaN), nan_k = with(x.k, 1, kNaN);
+    check("NaN in q", {nan_q, x.k, x.v}, {});
+    check("NaN in k", {x.q, nan_k, x.v}, {});
     for (const double value : {kNaN, kInf}) {
       check("bias", x.inputs(), {.bias = x.array(x.walk.dtype, {x.Tq, x.Tk}, [=](Index i, Index j) {
               return i == 0 && j == 1 ? value : 0;
@@ -329,9 +332,9 @@ TEST(PathEdges, ALiveNaNOrInfinityMakesItsRowNaN) {
 
 // ---- sinks ----------------------------------------------------------------------------------
 
-// All scores are 0. With small values there is a sink: it has its share of the weight, and is part
-// of lse and the maximum, but not of the entropy of the keys. value_sums are norms of values whose
-// squares underflow, overflow or are infinite.
+// All scores are 0. In the call with small values there is a sink: it has its share of the weight,
+// and is part of lse and row_max, but not of the entropy of the keys. value_sums are norms of
+// values whose squares underflow, overflow or are infinite.
 TEST(PathEdges, ASinkTakesWeightAndNothingElse) {
   for_each_call([](EdgeCall& x) {
     const bool wide = x.walk.dtype == DType::kFloat64, narrow = size_of(x.walk.dtype) < 4;
@@ -420,7 +423,7 @@ TEST(WeightFactor, DividesOnlyWhatRoundingExplains) {
   EXPECT_EQ(weight_factor(-2000.0F, 0.9999), static_cast<float>(1 / 0.9999));
   EXPECT_EQ(weight_factor(2000.0F, 0.99), 1.0F);
   EXPECT_EQ(weight_factor(1e7F, 0.0), 1.0F);
-  EXPECT_EQ(weight_factor(4e8F, 1e-3), 1000.0F);  // a unit in the last place is 32
+  EXPECT_EQ(weight_factor(4e8F, 1e-3), 1000.0F);  // a unit in the last place of this lse is 32
   const float inf = std::numeric_limits<float>::infinity();
   const float nan = std::numeric_limits<float>::quiet_NaN();
   for (const float lse : {inf, -inf, nan}) EXPECT_EQ(weight_factor(lse, 1.01), 1.0F);
@@ -430,8 +433,9 @@ TEST(WeightFactor, DividesOnlyWhatRoundingExplains) {
 // ---- empty axes -------------------------------------------------------------------------------
 
 // Sizes without any pair: no batch entries (in both inputs, or in one, to which the other
-// broadcasts), no heads, no queries or no keys. In some, key heads have no query heads. Results do
-// not depend on the contents of scratch memory, and arrays without elements need no memory.
+// broadcasts), no heads, no queries or no keys. With H = 0 the key heads have no query heads.
+// Results do not depend on the contents of scratch memory, which an earlier call has written, and
+// arrays without elements need no memory.
 TEST(PathSizes, WithoutPairsEveryResultIsZero) {
   constexpr std::array<Index, 6> kSizes[] = {
       // B of q and k, H, G, Tq, Tk
@@ -475,8 +479,8 @@ TEST(PathSizes, WithoutPairsEveryResultIsZero) {
   });
 }
 
-// If one axis is empty, a call takes no time or scratch memory for the others, even if their sizes
-// are 2^40. dsinks is then 0, or unchanged if gradients are accumulated.
+// If one axis is empty, a call takes no time or scratch memory for the other axes, even if their
+// sizes are 2^40. dsinks is then 0, or with kAccumulate unchanged.
 TEST(PathSizes, ResultsWithoutElementsTakeNeitherTimeNorMemory) {
   constexpr Index kMany = Index{1} << 40;
   const float one = 1;
@@ -527,9 +531,9 @@ TEST(PathSizes, ResultsWithoutElementsTakeNeitherTimeNorMemory) {
 
 // ---- long axes --------------------------------------------------------------------------------
 
-// All keys are returned in order of their weights, ties from the lowest key on. This would take
-// hours if each new weight moved all those found before.
-TEST(PathSizes, TheLargestWeightsMayBeAllOfVeryMany) {
+// `top` may list all keys, in order of their weights, equal weights by ascending key. This would
+// take hours if each new weight moved all those found before.
+TEST(PathSizes, TopWeightsMayBeThoseOfAllOfManyKeys) {
   constexpr Index kKeys = 300'000;
   Tensor q(DType::kFloat32, {1, 1});
   Tensor k(DType::kFloat32, {kKeys, 1});
@@ -562,7 +566,7 @@ TEST(PathSizes, TheLargestWeightsMayBeAllOfVeryMany) {
 
 // If batch entries share keys, dk and dv are sums over the entries, bit-identical with sums of the
 // gradients of copied keys. At full scale the last shape is too large to store dk for each entry.
-TEST(PathSizes, SharedKeysAreSumsOfTheirParts) {
+TEST(PathSizes, GradientsOfSharedKeysAreSumsOverEntries) {
   struct Shape {
     Index B, H, Tq, Tk, D;
   };

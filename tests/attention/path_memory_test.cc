@@ -43,17 +43,17 @@ Score score_of(ScoreKind kind, Index width) {
 
 // A bound of scratch memory in bytes, for calls of size T (see Kind).
 struct Bound {
-  Index block = 0;   // for each 128 of T
+  Index block = 0;   // for each block of 128 of T
   Index thread = 0;  // for each thread
-  Index rest = 0;
+  Index rest = 0;    // once
 
   void expect(std::size_t bytes, Index T, Index threads) const {
     EXPECT_LE(static_cast<Index>(bytes), (T + 127) / 128 * block + threads * thread + rest);
   }
 };
 
-// A kind of calls, and the sizes T that are tried: the number of queries and keys, of keys of one
-// query, or of batch entries.
+// A kind of calls, and the sizes T that are tried. T is the number of queries and of keys; with one
+// query the number of keys; or the number of batch entries.
 struct Kind {
   const char* name;
   ScoreKind score;
@@ -61,7 +61,7 @@ struct Kind {
   std::vector<Index> lengths;
   std::function<Inputs(Index T)> inputs;
   std::function<Options(Index T)> options;
-  std::optional<Bound> forward, backward;
+  std::optional<Bound> forward, backward;  // absent: not checked
 };
 
 Options every_option(const ConstView& bias, const MaskMod& mask) {
@@ -116,7 +116,7 @@ std::vector<Kind> kinds() {
                          },
                          none, dot, dot_backward(3 + 3 * 64)},
                         // A batch that shares keys takes at most four numbers for each channel of
-                        // a query.
+                        // a query, and 128 bytes more for each query.
                         {"keys shared by the batch",
                          ScoreKind::kDot,
                          64,
@@ -155,8 +155,8 @@ std::vector<Kind> kinds() {
                    Bound{0, 0, 64 * kMiB},
                    Bound{0, 0, 64 * kMiB}});
   }
-  // In a batch of T entries rows are projected, and their gradients kept, for some entries at a
-  // time, in 32 MiB. The forward pass takes a few numbers for each row besides.
+  // In a batch of T entries, projected rows and their gradients are in memory for some entries at a
+  // time, in 32 MiB. The forward pass also takes a few numbers for each row.
   for (const ScoreKind kind : {ScoreKind::kBilinear, ScoreKind::kAdditive}) {
     all.push_back({"batch",
                    kind,
@@ -213,8 +213,8 @@ TEST(PathMemory, IsLinear) {
 }
 
 // The memory that a plan reserves is enough for all results of the forward pass, and for
-// overwritten gradients in C order: random calls take no more. Plans without queries reserve
-// nothing, although results of keys, which are 0, may take memory.
+// overwritten gradients in C order: random calls take no more. Calls without queries are skipped:
+// their plans reserve nothing, although results of keys, which are 0, may take memory.
 TEST(PathMemory, APlanReservesWhatItsCallsTake) {
   for (std::uint64_t n = 0; n < at_scale<std::uint64_t>(100, 8); ++n) {
     const RandomBackward random(4, n);
@@ -274,7 +274,7 @@ Tensor uniform(const Dims& shape, std::uint64_t seed) {
 }
 
 // With a window a long call equals many short ones: the inner rows of a piece, whose windows do not
-// reach its edges, are bit-identical if the piece begins with a chunk of keys.
+// reach the piece's edges, are bit-identical if the piece begins with a chunk of keys.
 TEST(PathMemory, ALongCallWithAWindowIsManyShortOnes) {
   const Index T = at_scale(100'000, 8'000);
   const Index from = T / 2 / 512 * 512;
@@ -341,7 +341,7 @@ TEST(PathMemory, AStopFlagEndsALongCall) {
 }
 
 // A task of the backward pass takes a block of keys and all queries. In the middle of the queries a
-// score function sets the flag; afterwards it may be evaluated for a few blocks of pairs more.
+// score function sets the flag; it may then be evaluated for a few blocks of pairs more.
 TEST(PathMemory, AStopFlagEndsALongTask) {
   constexpr Index kTq = 8192;
   constexpr Index kTk = 128;
@@ -350,20 +350,21 @@ TEST(PathMemory, AStopFlagEndsALongTask) {
   for (const std::string& path : fast_backward_paths()) {
     std::atomic<bool> stop{false};
     std::atomic<bool> armed{false};
-    std::atomic<Index> asked_after{0};
+    std::atomic<Index> calls_after_stop{0};
     const Options options{.mods = {score_mod([&](auto s, At at) {
+                            // Only the backward pass evaluates derivatives.
                             if constexpr (!std::is_floating_point_v<decltype(s)>) {
                               if (at.i == kTq / 2 && at.j == 5 && armed) stop = true;
                             }
-                            if (stop) ++asked_after;
+                            if (stop) ++calls_after_stop;
                             return s * 0.5F;
                           })}};
     Context context = context_on(path, 2);
     context.set_stop_flag(&stop);
     armed = true;
     EXPECT_THROW((void)results_of(context, {q, k, k}, options, q), Cancelled) << path;
-    EXPECT_GT(asked_after, 0) << path;
-    EXPECT_LE(asked_after, 4 * 128 * 128) << path;  // of kTq / 2 by kTk
+    EXPECT_GT(calls_after_stop, 0) << path;
+    EXPECT_LE(calls_after_stop, 4 * 128 * 128) << path;  // of kTq / 2 x kTk pairs
   }
 }
 

@@ -24,9 +24,10 @@ constexpr Index kLengths[] = {1, 63, 64, 65, 511, 512, 513, 1024, 1030};
 
 ConstView rows_of(const ConstView& x, Index from, Index to) { return slice(x, 2, from, to); }
 
-// The part of a tensor that belongs to key head g of batch entry b, or to its query heads.
-ConstView part(const Tensor& x, Index b, Index g, Index heads_of_one) {
-  return slice(slice(x.view(), 0, b, b + 1), 1, g * heads_of_one, (g + 1) * heads_of_one);
+// The part [1,n,..] of a tensor [B,heads,..] that belongs to key head g of batch entry b: n is 1 in
+// arrays of keys, and else the number of query heads per key head.
+ConstView part(const Tensor& x, Index b, Index g, Index n) {
+  return slice(slice(x.view(), 0, b, b + 1), 1, g * n, (g + 1) * n);
 }
 
 void forwards_on_one_thread(void*, Index count, Executor::Body body, void* state) {
@@ -77,7 +78,7 @@ TEST(PathOrder, SameBitsForAnyNumberOfThreads) {
   }
 }
 
-// Compares one causal call with some of its rows alone, against the keys that they attend to.
+// Compares one causal call with calls of some of its rows, over the keys that these attend to.
 TEST(PathOrder, DecodeIsPrefill) {
   for_each_path(Passes::kForward, [](const Walk& walk) {
     const SeededCall x(1, 4, 2, 1030, 1030, 9, 16, walk);
@@ -134,7 +135,8 @@ TEST(PathOrder, QueriesDoNotKnowTheirNeighbours) {
   });
 }
 
-// Dropout is drawn by (b, h, i, j): only the first entry and heads keep their draws.
+// Dropout depends on (b, h, i, j): in a call of their own, only the first heads of entry 0 have the
+// same b and h, and so the same dropout.
 TEST(PathOrder, BatchEntriesAndHeadsDoNotKnowTheirNeighbours) {
   for_each_path(Passes::kBoth, [](const Walk& walk) {
     const SeededCall x(3, 4, 2, 140, 270, 16, 24, walk);
@@ -232,7 +234,7 @@ TEST(PathOrder, AMaskedKeyIsAbsent) {
   });
 }
 
-TEST(PathOrder, WhatElseIsAskedDoesNotMatter) {
+TEST(PathOrder, OtherRequestedResultsDoNotMatter) {
   using Besides = PathRunner::Besides;
   for_each_path(Passes::kForward, [](const Walk& walk) {
     const SeededCall x(1, 2, 2, 55, 530, 8, 8, walk);
@@ -256,9 +258,9 @@ TEST(PathOrder, WhatElseIsAskedDoesNotMatter) {
   });
 }
 
-// The calls are too large to be processed at once: they have more key heads, or more memory of key
-// heads, than are held at a time. Keys and values are equal for all batch entries.
-TEST(PathOrder, BatchEntriesOfManyAreThoseOfAFew) {
+// The calls are too large to be processed at once: paths process them by groups of key heads, which
+// are limited in number and in memory. All batch entries share keys and values.
+TEST(PathOrder, EntriesOfALargeBatchHaveTheBitsOfASmallOne) {
   struct Size {
     Index B, Tq, Tk, D, E;
   };

@@ -40,17 +40,18 @@ struct Walk {
   ScoreKind kind;
   DType dtype;
 
-  // The score's parameters for queries and keys of this width: units beyond one chunk, and some of
-  // the exponentials beyond those that are stored whole.
+  // The score with seeded parameters, for queries and keys of this width. The additive score has
+  // more units than a chunk, and some exponentials that are too large to be stored whole.
   SeededScore score(Index H, Index width) const {
     return SeededScore(kind, {.H = H, .Dq = width, .Dk = width, .U = 33, .projected = 10}, dtype);
   }
 };
 
-// Runs the forward pass on one path and, if sources are given, the backward pass, with this score
-// unless the options give one.
+// Runs the forward pass on one path and, if sources are given, the backward pass, with `score`
+// unless the options have another one than the default, ScaledDot.
 class PathRunner {
  public:
+  // Results that are requested besides out, lse and row_max.
   enum class Besides { kNothing, kColumnSums, kWeights, kEverything };
 
   PathRunner(const Walk& walk, Score score, Executor executor = {})
@@ -138,16 +139,19 @@ class PathRunner {
     take("", arrays, results);
   }
 
-  Score score_;  // the score of calls that give none
+  Score score_;
   Context context_;
 };
 
-// Calls test(walk) for every path (with a backward pass if both passes are needed) and every score
-// that it supports, for float32 and, unless the run is brief, float64. Combinations are left out
-// where one is enough: the reference runs dot products only, since its loops are equal for every
-// score, and with both passes float32 only, since it is slow; scores other than the dot product run
-// float64, and in a brief run at all, on the first path only. Paths with products of BF16, and the
-// references that have these, run only dot products of BF16.
+// Calls test(walk) for every path (with kBoth: every path with a backward pass), with every score
+// that it supports, and with float32 and float64. Left out are:
+// - on the reference, scores other than the dot product, since its loops are equal for every score,
+//   and with kBoth float64, since it is slow;
+// - on all paths but the first, scores other than the dot product with float64, and in brief runs
+//   also with float32;
+// - in brief runs, float64 and the references with products of BF16.
+// Paths with products of BF16, and the references that have these, run dot products of bfloat16 and
+// nothing else.
 enum class Passes { kForward, kBoth };
 template <class F>
 void for_each_path(Passes passes, const F& test) {

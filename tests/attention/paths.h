@@ -19,7 +19,7 @@
 // The paths, for tests to iterate over.
 namespace qkv::test {
 
-// The reason why a path does not support this call; nothing if it does.
+// The reason why a path does not support this call, or nullopt if it does.
 inline std::optional<std::string> refusal(std::string_view path, const Inputs& inputs,
                                           const Options& options) {
   Context context = context_on(path);
@@ -36,8 +36,8 @@ inline std::optional<std::string> refusal(std::string_view path, const Inputs& i
 inline constexpr std::string_view kDot2ReferencePath = "reference/bf16";
 inline constexpr std::string_view kAmxReferencePath = "reference/amx";
 
-// Whether a path belongs to a target that is avx512 except for products of BF16
-// (BFloat16Kernels.OthersAreThoseOfAvx512).
+// Whether a path, not counting the references, has products of BF16. Its target is otherwise equal
+// to avx512 (BFloat16Kernels.OthersAreThoseOfAvx512).
 inline bool has_bfloat16_products(std::string_view path) {
   if (path.starts_with("reference")) return false;
   return path.ends_with("/avx512bf16") || path.ends_with("/amx") || path.ends_with("/amx-emulated");
@@ -52,8 +52,8 @@ inline std::string_view reference_of(std::string_view path) {
   return path.ends_with("/avx512bf16") ? kDot2ReferencePath : kAmxReferencePath;
 }
 
-// The paths other than the reference that this processor can run and that support a plain call with
-// a score of this kind; those with products of BF16 for BF16 only.
+// The paths other than the reference that this CPU can run and that support a plain call with a
+// score of this kind. Paths with products of BF16 are among them only if dtype is bfloat16.
 inline std::vector<std::string> fast_paths(ScoreKind kind = ScoreKind::kDot,
                                            DType dtype = DType::kFloat32) {
   const Tensor x = normal({4, 8}, 1);
@@ -83,7 +83,7 @@ inline std::vector<std::string> all_paths(ScoreKind kind = ScoreKind::kDot,
   return names;
 }
 
-// The paths that support each score: fast_paths or a similar list for each kind.
+// The paths that support each kind of score, such as fast_paths(kind).
 using PathsOfScores = std::map<ScoreKind, std::vector<std::string>>;
 
 template <class F>

@@ -23,7 +23,7 @@ struct Head {
   double sink = -INFINITY;
 };
 
-// A head of random numbers; those of q and k have this deviation.
+// A head of random numbers, whose deviation is `deviation` in q and k, and 1 in v and dout.
 inline Head random_head(Index Tq, Index Tk, Index D, Index E, float deviation) {
   Head x{
       Tq, Tk, D, E, normal({Tq, D}, 1), normal({Tk, D}, 2), normal({Tk, E}, 3), normal({Tq, E}, 4)};
@@ -48,7 +48,7 @@ struct PlainResults {
 };
 
 // Computes results and gradients in sums of T over ascending indices. Scores, weights, gradients of
-// scores, and results are each rounded to `dtype`; with kNone to T alone.
+// scores, and results are each rounded to `dtype`, or with kNone not rounded further.
 template <class T>
 PlainResults plain_results(const Head& x, DType dtype = DType::kNone) {
   using Values = std::vector<T>;

@@ -45,7 +45,8 @@ struct Arrays {
             &top, &keys, &weights, &dropped, &raw,  &capped,     &masked};
   }
 
-  void forget() {
+  // Overwrites all results, so that a run that writes nothing shows.
+  void spoil_results() {
     for (Tensor* result : results()) {
       const View x = result->view();
       std::fill_n(static_cast<char*>(x.data()),
@@ -72,6 +73,7 @@ struct Arrays {
 
 const Options kOptions{.softcap = 5, .masks = {Causal{}}, .dropout = {0.2, 3}};
 
+// Expects that the results in `ran` are those of attention() on its inputs.
 void expect_results_of_a_call(Arrays& ran) {
   Arrays fresh(0);
   attention(ran.inputs(), kOptions, fresh.all());
@@ -99,7 +101,7 @@ TEST(PlanRepeat, ReadsAndWritesWhereToldEachTime) {
   Context context;
   Plan plan(a.inputs(), kOptions, context);
   for (Arrays* x : {&a, &b, &b, &a}) {
-    x->forget();
+    x->spoil_results();
     plan.run(x->inputs(), x->all());
     expect_results_of_a_call(*x);
   }
@@ -150,7 +152,7 @@ TEST(PlanRepeat, ChecksOtherMemoryForOverlap) {
   plan.run(a.inputs(), {.out = a.out});
   expect_error("out", [&] { plan.run(a.inputs(), {.out = onto_q}); });
   expect_error("out", [&] { plan.run(a.inputs(), {.out = onto_q}); });
-  a.forget();
+  a.spoil_results();
   plan.run(a.inputs(), {.out = a.out});  // as before the error
   Tensor out(DType::kFloat32, {2, 5, 8});
   attention(a.inputs(), kOptions, {.out = out});

@@ -185,9 +185,9 @@ TEST(Context, AStopFlagCancels) {
   }
 }
 
-// The mask sets the stop flag at query 1 and key 1 of the first head, in the chosen one of the
-// passes over all pairs, of which the reference's backward pass makes two: by queries, then by
-// keys. A task of the reference then ends after its row, a fused one after its block: the mask is
+// The mask sets the stop flag at query 1 and key 1 of the first head, in pass `chosen` over all
+// pairs. The reference's backward pass makes two: pass 1 by queries, pass 2 by keys. A task of the
+// reference then ends after its row, a task of another path after its block, so that the mask is
 // evaluated for few more pairs.
 TEST(Context, AStopFlagEndsALongTask) {
   Problem x;

@@ -40,7 +40,7 @@ Pass run(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g, Con
   return r;
 }
 
-// The root mean square of the error, relative to that of the true values.
+// The root mean square of the errors, divided by the root mean square of the true values.
 double relative_error(const Values& got, const Values& truth) {
   double wrong = 0;
   double right = 0;
@@ -70,9 +70,9 @@ TEST_P(Precision, IsWithinTheBoundOfTheNaiveComputation) {
     const Pass got = run_as(dtype);
     const PlainResults naive = plain_results<float>(x, dtype);
     const auto check = [&](const char* name, const Tensor& result, const Tensor& want,
-                           const Values& other, double factor, double size) {
+                           const Values& naive_result, double factor, double size) {
       const Values truth = values_of(want);
-      const double bound = factor * largest_difference(other, truth) + 4 * ulp(size, dtype);
+      const double bound = factor * largest_difference(naive_result, truth) + 4 * ulp(size, dtype);
       EXPECT_LE(largest_difference(values_of(result), truth), bound) << name;
     };
     check("out", got.out, exact.out, naive.out, 2, largest(values_of(x.v)));

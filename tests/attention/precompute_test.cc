@@ -17,9 +17,9 @@ namespace {
 using core::TileClass;
 using core::tiles_of;
 
-// The mask's effect on one tile, found pair by pair.
+// The class of the 64 x 64 tile that begins at `first`, found by calling the mask for each pair.
 template <class F>
-TileClass asked(const F& f, At first, Index Tq, Index Tk) {
+TileClass class_by_pairs(const F& f, At first, Index Tq, Index Tk) {
   bool some = false;
   bool all = true;
   for (std::int32_t i = first.i; i < std::min<Index>(first.i + 64, Tq); ++i) {
@@ -46,7 +46,7 @@ std::array<int, 3> expect_classes(const F& f, const Sizes& sizes) {
       for (std::int32_t ti = 0; ti < tiles_of(sizes.Tq); ++ti) {
         for (std::int32_t tj = 0; tj < tiles_of(sizes.Tk); ++tj) {
           const TileClass got = mask.classes->of(b, h, ti, tj);
-          EXPECT_EQ(got, asked(f, {b, h, ti * 64, tj * 64}, sizes.Tq, sizes.Tk))
+          EXPECT_EQ(got, class_by_pairs(f, {b, h, ti * 64, tj * 64}, sizes.Tq, sizes.Tk))
               << b << " " << h << " " << ti << " " << tj;
           ++seen[static_cast<std::size_t>(got)];
         }
@@ -105,9 +105,9 @@ TEST(Precompute, ChangesNoResult) {
                                                {same, precompute(same, 150, 170, 2, 1)},
                                                {heads, precompute(heads, 150, 170, 2, 4)}};
   for (DType d : {DType::kFloat32, DType::kFloat64, DType::kBFloat16}) {
-    for (const auto& [plain, made] : pairs) {
+    for (const auto& [plain, precomputed] : pairs) {
       const auto want = results_with(plain, d);
-      const auto got = results_with(made, d);
+      const auto got = results_with(precomputed, d);
       for (std::size_t n = 0; n < want.size(); ++n) EXPECT_TRUE(same_bits(got[n], want[n])) << n;
     }
   }

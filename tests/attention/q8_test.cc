@@ -45,7 +45,7 @@ struct Call {
 };
 
 struct Results {
-  std::vector<Tensor> all;  // out, lse, row_max, and, if requested, the others
+  std::vector<Tensor> all;  // out, lse, row_max, and with `everything` the others
 };
 
 Results results_of(const Inputs& inputs, const Options& options, const std::string& path,
@@ -79,8 +79,8 @@ Results results_of(const Inputs& inputs, const Options& options, const std::stri
   return x;
 }
 
-void expect_float32s_bits(const Inputs& inputs, const Options& options, const std::string& path,
-                          bool everything = false) {
+void expect_bits_of_float32(const Inputs& inputs, const Options& options, const std::string& path,
+                            bool everything = false) {
   SCOPED_TRACE(path);
   const Tensor k = numbers_of(inputs.k), v = numbers_of(inputs.v);
   Inputs plain = inputs;
@@ -93,15 +93,15 @@ void expect_float32s_bits(const Inputs& inputs, const Options& options, const st
   }
 }
 
-// Few rows read blocks as they are stored; more copy values; many also pack keys. Widths are one q8
-// block (32), a block of channels (64) and more. The last key is often the first of a panel or
-// chunk.
+// For few rows a path reads blocks as they are stored; for more it copies values; for many it also
+// packs keys. Widths are one q8 block (32), a block of channels (64) and more. The last key is
+// often the first of a panel or chunk.
 TEST(Q8Attention, HasTheBitsOfFloat32) {
   for (const std::string& path : all_paths()) {
     for (const Index Tq : {1, 2, 4, 7, 9, 40}) {
       for (const Index width : {32, 64, 96, 128, 256}) {
         const Call x({.Tq = Tq, .Tk = 1 + width * 3, .D = width, .E = 288 - width});
-        expect_float32s_bits({x.q, x.k, x.v}, {}, path);
+        expect_bits_of_float32({x.q, x.k, x.v}, {}, path);
       }
     }
   }
@@ -127,9 +127,9 @@ TEST(Q8Attention, EveryOptionHasTheBitsOfFloat32) {
     for (const std::string& path : all_paths()) {
       for (std::size_t n = 0; n < list.size(); ++n) {
         SCOPED_TRACE(n);
-        expect_float32s_bits({x.q, x.k, x.v}, list[n], path);
+        expect_bits_of_float32({x.q, x.k, x.v}, list[n], path);
       }
-      expect_float32s_bits({x.q, x.k, x.v}, list[0], path, true);
+      expect_bits_of_float32({x.q, x.k, x.v}, list[0], path, true);
     }
   }
 }
@@ -141,11 +141,11 @@ TEST(Q8Attention, EveryScoreHasTheBitsOfFloat32) {
     for (const ScoreKind kind : kScoreKinds) {
       const SeededScore score(kind, {.H = 4, .Dq = 64, .Dk = 64, .U = 24}, DType::kFloat32);
       for (const std::string& path : all_paths(kind)) {
-        expect_float32s_bits({x.q, x.k, x.v}, {.score = score.score()}, path);
+        expect_bits_of_float32({x.q, x.k, x.v}, {.score = score.score()}, path);
         if (Tq > 1) continue;
-        expect_float32s_bits({x.q, x.k, x.v},
-                             {.qk_norm = QkNorm{}, .rotary = Rotary{}, .score = score.score()},
-                             path);
+        expect_bits_of_float32({x.q, x.k, x.v},
+                               {.qk_norm = QkNorm{}, .rotary = Rotary{}, .score = score.score()},
+                               path);
       }
     }
   }
@@ -161,21 +161,21 @@ TEST(Q8Attention, AnyLayoutHasTheBitsOfFloat32) {
       const Tensor q = normal({2, 4, Tq, 64}, 73);
       const ConstView keys = slice(permute(k.view(), {0, 2, 1, 3}), -1, 1, 3);
       const ConstView values = permute(v.view(), {0, 2, 1, 3});
-      expect_float32s_bits({q, keys, values}, {}, path);
-      expect_float32s_bits({q, slice(keys, 2, 299, -1, -1), slice(values, 2, 299, -1, -1)}, {},
-                           path);
-      expect_float32s_bits({q, slice(keys, 0, 1, 2), slice(values, 0, 1, 2)}, {}, path);
-      expect_float32s_bits({slice(q, 1, 0, 1), slice(keys, 1, 0, 1), slice(values, 1, 0, 1)}, {},
-                           path);
+      expect_bits_of_float32({q, keys, values}, {}, path);
+      expect_bits_of_float32({q, slice(keys, 2, 299, -1, -1), slice(values, 2, 299, -1, -1)}, {},
+                             path);
+      expect_bits_of_float32({q, slice(keys, 0, 1, 2), slice(values, 0, 1, 2)}, {}, path);
+      expect_bits_of_float32({slice(q, 1, 0, 1), slice(keys, 1, 0, 1), slice(values, 1, 0, 1)}, {},
+                             path);
     }
     const std::vector<std::int32_t> queries{0, 3, 3, 30}, rows{0, 20, 21, 300};
     const Tensor packed = normal({30, 4, 128}, 74);
-    expect_float32s_bits({.q = packed,
-                          .k = ConstView(ConstView(k).as<BlockQ8>(), {300, 2, 4}),
-                          .v = ConstView(ConstView(v).as<BlockQ8>(), {300, 2, 2}),
-                          .cu_seqlens_q = queries,
-                          .cu_seqlens_k = rows},
-                         {.masks = {Causal{}}}, path);
+    expect_bits_of_float32({.q = packed,
+                            .k = ConstView(ConstView(k).as<BlockQ8>(), {300, 2, 4}),
+                            .v = ConstView(ConstView(v).as<BlockQ8>(), {300, 2, 2}),
+                            .cu_seqlens_q = queries,
+                            .cu_seqlens_k = rows},
+                           {.masks = {Causal{}}}, path);
   }
 }
 
@@ -194,7 +194,7 @@ TEST(Q8Attention, PagesHaveTheBitsOfFloat32) {
                           .block_tables = ConstView(tables.data(), {3, 4}),
                           .context_lens = page == 32 ? lengths : shorter};
       for (const std::string& path : all_paths()) {
-        expect_float32s_bits(inputs, {.masks = {Causal{}}}, path);
+        expect_bits_of_float32(inputs, {.masks = {Causal{}}}, path);
       }
     }
   }
@@ -217,7 +217,7 @@ TEST(Q8Attention, DecodeHasTheBitsOfPrefill) {
 }
 
 // Scales of NaN or infinity have no effect in masked keys, and make all rows NaN in unmasked ones.
-TEST(Q8Attention, OddScalesAreSeenWhereTheyAreLive) {
+TEST(Q8Attention, NonFiniteScalesCountInUnmaskedKeysOnly) {
   const Float16 nan(std::nanf("")), infinity(INFINITY);
   for (const std::string& path : all_paths()) {
     for (const Index Tq : {1, 3, 4, 40}) {
@@ -229,9 +229,9 @@ TEST(Q8Attention, OddScalesAreSeenWhereTheyAreLive) {
         x.k.view().at<BlockQ8>({0, g, 283, 1}).scale = nan;
         x.v.view().at<BlockQ8>({0, g, 289, 0}).scale = infinity;
       }
-      const Results odd = results_of({x.q, x.k, x.v}, options, path, false);
-      EXPECT_TRUE(same_bits(odd.all[0], clean.all[0])) << path << " " << Tq;
-      EXPECT_TRUE(same_bits(odd.all[1], clean.all[1])) << path << " " << Tq;
+      const Results masked = results_of({x.q, x.k, x.v}, options, path, false);
+      EXPECT_TRUE(same_bits(masked.all[0], clean.all[0])) << path << " " << Tq;
+      EXPECT_TRUE(same_bits(masked.all[1], clean.all[1])) << path << " " << Tq;
       const Results live = results_of({x.q, x.k, x.v}, {}, path, false);
       for (const float y : live.all[0].values<float>()) ASSERT_TRUE(std::isnan(y)) << path;
     }

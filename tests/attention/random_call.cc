@@ -11,28 +11,28 @@
 namespace qkv::test {
 namespace {
 
-// Lengths around the edges that kernels have: rows of a tile (6), the most rows that count as few
-// (48), a panel of keys (64), a chunk (512), the gradients' blocks (128), and their remainders.
+// Lengths on both sides of the edges of kernels: rows of a tile (6), the most rows that count as
+// few (48), a panel of keys (64), a gradient block (128), a chunk (512); and some others.
 constexpr Index kLengths[] = {0,   1,   2,   5,   6,   7,   47,  48,  49,  63,   64,  65,
                               127, 128, 129, 130, 511, 512, 513, 520, 700, 1025, 1100};
 constexpr Index kWidths[] = {1,  2,  3,  7,  8,  15, 16,  17,  31,  32, 33,
                              40, 63, 64, 65, 80, 96, 100, 128, 130, 200};
 constexpr Index kMostPairs = 300'000;     // of one head
 constexpr Index kMostElements = 400'000;  // of one output
-constexpr Index kMostSliced = 20'000;     // every second element of 4 axes takes 16 times as much
+constexpr Index kMostSliced = 20'000;     // elements; kSliced takes 16 times the memory on 4 axes
 // Units around the chunks of 32 units, and around a register.
 constexpr Index kUnits[] = {1, 3, 16, 31, 32, 33, 64, 65, 100};
-// Edges of chunks of 256 and 512 keys and of panels of 64, where few queries read them.
+// Numbers of keys of decoding calls, at edges of chunks (256 or 512 keys) and of panels (64).
 constexpr Index kDecodeLengths[] = {511, 512, 513, 575, 768, 769, 1024, 1025, 1536};
 constexpr Index kDecodeWidths[] = {40, 64, 80, 128, 200};
 constexpr Index kMostStored = 400'000;  // elements of k and v of a decoding call
-constexpr Index kLimits[] = {20'000, 60'000, 200'000, 600'000, 2'000'000};  // multiply-adds
+constexpr Index kLimits[] = {20'000, 60'000, 200'000, 600'000, 2'000'000};  // of multiply-adds
 constexpr Index kTanh = 8;  // multiply-adds that take as long as one tanh
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
 }  // namespace
 
-Index RandomCall::place_of(const View& x, Index flat) {
+Index RandomCall::offset_of_element(const View& x, Index flat) {
   Index offset = 0;
   for (int axis = x.rank() - 1; axis >= 0; --axis) {
     offset += flat % x.size(axis) * x.stride(axis);
@@ -42,7 +42,7 @@ Index RandomCall::place_of(const View& x, Index flat) {
 }
 
 void RandomCall::store_at(const View& x, Index flat, double value) {
-  core::store(x.dtype(), x.data(), place_of(x, flat), value);
+  core::store(x.dtype(), x.data(), offset_of_element(x, flat), value);
 }
 
 RandomCall::RandomCall(std::uint64_t seed, std::uint64_t index, Draw draw)
@@ -140,7 +140,7 @@ bool RandomCall::too_long(Index limit) const {
   return std::max<Index>(1, B * H) * work > limit;
 }
 
-// Draws a memory layout; for inputs the first axis may repeat.
+// Draws a memory layout. Only the first axis of an input may repeat (kBroadcast).
 Layout RandomCall::layout(Index elements, bool input) {
   if (chance(0.3)) return Layout::kContiguous;
   constexpr Layout kAny[] = {Layout::kPermuted, Layout::kSliced, Layout::kNegative, Layout::kOffset,
@@ -157,7 +157,7 @@ Guarded& RandomCall::make(DType dtype, const Dims& shape) {
   return arrays_.back();
 }
 
-// Makes an array with a layout in which every element has its own value.
+// Makes an array in whose layout no axis repeats, so that every element has its own value.
 Guarded& RandomCall::make_list(DType dtype, const Dims& shape) {
   arrays_.emplace_back(dtype, shape, layout(element_count(shape), false));
   return arrays_.back();
@@ -286,7 +286,7 @@ void RandomCall::draw_numbers() {
   }
 }
 
-// Writes NaN or an infinity to one or two places, in rows from `first_row` on.
+// Writes NaN or an infinity to one or two elements, in rows from `first_row` on.
 void RandomCall::plant(const View& x, const std::string& name, Index first_row) {
   const int axis = packed_ || x.rank() < 2 ? 0 : x.rank() - 2;
   if (x.element_count() == 0 || first_row >= x.size(axis)) return;

@@ -25,7 +25,7 @@ class RandomCall {
  public:
   // kBFloat16: dot products of bfloat16, for which some targets have products of their own.
   // kDecode: `out` and lse of up to 16 query rows for each key head, which read 300 to 3,000 keys
-  // as they are stored. kMaps: a RandomBackward with QK-norm, rotary positions or both.
+  // as they are stored. kMaps: RandomBackward adds QK-norm, rotary positions or both.
   enum class Draw { kAnything, kBFloat16, kDecode, kMaps };
   RandomCall(std::uint64_t seed, std::uint64_t index, Draw draw = Draw::kAnything);
   RandomCall(const RandomCall&) = delete;
@@ -53,7 +53,7 @@ class RandomCall {
   };
   const std::map<std::string, Wanted>& wanted() const { return wanted_; }
   ConstView row_list(const std::string& name) const { return row_lists_.at(name); }
-  // The queries of column_sums and value_sums; absent: all queries.
+  // The queries that column_sums and value_sums sum over; absent: all queries.
   ConstView column_rows() const {
     return row_lists_.count("column_sums.rows") != 0 ? row_list("column_sums.rows") : ConstView();
   }
@@ -72,7 +72,7 @@ class RandomCall {
   void note(const std::string& feature) { features_.insert(feature); }
   bool decodes() const { return draw_ == Draw::kDecode; }
 
-  // A named set of magnitudes: the standard deviations of the numbers in a call's arrays.
+  // Magnitudes with a name: the standard deviations of the numbers in a call's arrays.
   struct Numbers {
     const char* name;
     double q, k, v;
@@ -89,8 +89,8 @@ class RandomCall {
   void draw_kind();
   void draw_numbers();
   void draw_near_rows();
-  // The offset of element `flat` in C order.
-  static Index place_of(const View& x, Index flat);
+  // The offset in memory of the element with the index `flat` in C order, counted in elements.
+  static Index offset_of_element(const View& x, Index flat);
   static void store_at(const View& x, Index flat, double value);
   void plant(const View& x, const std::string& name, Index first_row);
   void draw_options();

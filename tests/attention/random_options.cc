@@ -172,7 +172,7 @@ void RandomCall::draw_keep() {
     const View view = keep.view();
     auto* bytes = static_cast<unsigned char*>(view.data());
     for (Index n = 0; n < view.element_count(); ++n) {
-      unsigned char& byte = bytes[place_of(view, n)];
+      unsigned char& byte = bytes[offset_of_element(view, n)];
       if (byte != 0) byte = 0x80;
     }
     note("keep bytes");
@@ -184,7 +184,7 @@ void RandomCall::draw_lengths() {
   const bool per_query = !packed_ && chance(0.4);
   constexpr DType kTypes[] = {DType::kInt64, DType::kInt32, DType::kInt16};
   Guarded& lengths = make_list(one_of(kTypes), per_query ? Dims(B, Tq) : Dims(B));
-  const bool half = chance(0.5);  // then special values in the second half stay masked
+  const bool half = chance(0.5);  // if true, special values in the second half stay masked
   std::vector<double> values;
   for (Index n = 0; n < B * (per_query ? Tq : 1); ++n) {
     Index most = Tk;

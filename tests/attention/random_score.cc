@@ -20,7 +20,7 @@ void RandomCall::draw_kind() {
                                {"ties", 0, 0, 1},
                                {"one key", 1, 1, 1},
                                {"v 1e30", 1, 1, 1e30}};
-  // exp(2a) leaves the range of float32 near |a| = 43, and tanh is 1 long before.
+  // exp(2a) leaves the range of float32 near |a| = 44; |tanh a| is 1 long before.
   const Numbers kSums[] = {{"plain", 1, 1, 1},
                            {"plain", 1, 1, 1, 1, 3},
                            {"flat", 1, 1, 1, 0.01},

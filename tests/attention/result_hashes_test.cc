@@ -41,7 +41,7 @@ constexpr const char* kColumns[] = {"drawn", "amx",       "avx512bf16", "avx512"
 constexpr const char* kForward = "avx2 forward";
 bool has_forward_of_avx2(std::string_view target) { return target == "avx2" || target == "neon"; }
 constexpr int kCallsOfARow = 4;
-constexpr std::uint64_t kSeed = 13;  // TheRowsDrawEverything passes with it
+constexpr std::uint64_t kSeed = 13;  // TheRowsHaveEveryFeature passes with it
 
 // The 64-bit FNV-1a hash of bytes in C order. All NaNs count as one, because the compiler decides
 // which of two NaNs a sum has. The compiler also decides the sign of a maximum of -0 and 0;
@@ -71,7 +71,8 @@ struct Hash {
   std::uint64_t value = kEmpty;
 };
 
-// The path of a target for such calls; "" if the target runs them on the path of another target.
+// The path of a target for calls with this kind of score and this dtype of q, or "" if the target
+// runs them on the path of another target.
 std::string path_of(const std::string& target, ScoreKind kind, DType dtype) {
   if (target == kReferencePath) return target;
   const std::string path = (kind == ScoreKind::kAdditive ? "additive/" : "dot/") + target;
@@ -98,6 +99,8 @@ RandomBackward random_call(const RandomRows& rows, int n) {
   return RandomBackward(kSeed, static_cast<std::uint64_t>(n), rows.draw);
 }
 
+// Adds a random call's arguments to `drawn`, what attention() returns to `returned`, and all
+// results, gradients included, to `results`.
 void run_random(const RandomBackward& random, const std::string& target, Hash& drawn, Hash& results,
                 Hash& returned) {
   const BackwardCall& call = random.call();
@@ -127,7 +130,7 @@ void run_random(const RandomBackward& random, const std::string& target, Hash& d
 struct Pass {
   View draw(const Dims& shape, std::uint64_t seed) {
     Random random(seed);
-    return kept.emplace_back(d, shape, Layout::kContiguous).fill_normal(random).view();
+    return inputs.emplace_back(d, shape, Layout::kContiguous).fill_normal(random).view();
   }
   View result(const Dims& shape, DType dtype = DType::kNone) {
     return results.emplace_back(dtype == DType::kNone ? d : dtype, shape);
@@ -139,7 +142,7 @@ struct Pass {
 
   DType d;
   Context& context;
-  std::deque<Guarded> kept{};
+  std::deque<Guarded> inputs{};
   std::deque<Tensor> results{};
 };
 
@@ -322,15 +325,16 @@ TEST_P(ResultHashes, AreThoseOfTheTable) {
       written[row]["drawn"] = drawn.cell(), written[row][target] = results.cell();
       if (target == "avx2") written[row][kForward] = returned.cell();
     } else if (!same_calls) {
-      ADD_FAILURE() << row << ": tests draw other calls than the table has. If they were meant to: "
-                    << "write the table anew, with a library whose bits are those of the table.";
+      ADD_FAILURE() << row
+                    << ": tests draw other calls than those of the table. If this is meant, write "
+                    << "the table anew, with a library whose bits are those of the table.";
     } else {
       const bool compares_forward = has_forward_of_avx2(target);
       if (want[target] == "?" || (compares_forward && want[kForward] == "?")) ++unknown;
       if (want[target] != "?") {
         EXPECT_EQ(results.cell(), want[target])
-            << row << ", " << target << ": the bits of a result have changed. If they were meant "
-            << "to: write the table anew, and say so in CHANGELOG.md, and why.";
+            << row << ", " << target << ": the bits of a result have changed. If this is meant, "
+            << "write the table anew, and say in CHANGELOG.md that they change, and why.";
       }
       if (compares_forward && want[kForward] != "?") {
         EXPECT_EQ(returned.cell(), want[kForward])
@@ -349,7 +353,7 @@ INSTANTIATE_TEST_SUITE_P(Target, ResultHashes,
                          testing::ValuesIn(kColumns + 1, std::end(kColumns) - 1),
                          [](const auto& one) { return std::string(one.param); });
 
-TEST(ResultHashes, TheTableHasTheRowsThatThereAre) {
+TEST(ResultHashes, TheTableHasTheRowsOfThisTest) {
   std::set<std::string> have, want;
   for (const auto& row : read_table()) have.insert(row.first);
   for (const auto& row : all_rows()) want.insert(row.first);
@@ -359,7 +363,7 @@ TEST(ResultHashes, TheTableHasTheRowsThatThereAre) {
 
 // Each alternative of the lists of options, each type of keys, each result and gradient, and each
 // feature that conformance tests count occurs in some row.
-TEST(ResultHashes, TheRowsDrawEverything) {
+TEST(ResultHashes, TheRowsHaveEveryFeature) {
   std::set<std::string> drawn;
   const auto note = [&](const char* list, std::string_view x) {
     drawn.insert(list + std::string(x));
@@ -392,7 +396,8 @@ TEST(ResultHashes, TheRowsDrawEverything) {
   for (const std::string_view list : lists) {
     for_each_feature(list, [&](const std::string& name) { expect("", name); });
   }
-  // A new result does not compile until it is here; then kCoveredOutputs must have it.
+  // If Outputs gets a new field, this does not compile until the field is added here. It must then
+  // also be added to kCoveredOutputs.
   [[maybe_unused]] const auto& [out, lse, row_max, entropy, column_sums, value_sums, pooled, top,
                                 weights, dropped, raw, capped, masked] = Outputs{};
 }

@@ -42,15 +42,15 @@ class Side {
     const core::RowMaps& all = keys ? p.key_maps : p.query_maps;
     const std::size_t count = (options.qk_norm ? 1 : 0) + (options.rotary ? 1 : 0);
     maps_ = all.maps().subspan(0, count);
-    made_ = Tensor(dtype_of<T>, shape());
-    T* to = made_.values<T>().data();
+    transformed_ = Tensor(dtype_of<T>, shape());
+    T* to = transformed_.values<T>().data();
     for_each_row([&](const RowAt<T>& at) {
       load(at, to);
       reference::change_row(maps_, at, width(), to);
       to += width();
     });
   }
-  const Tensor& made() const { return made_; }
+  const Tensor& transformed() const { return transformed_; }
   Index width() const { return keys_ ? p_.Dk : p_.Dq; }
   // The shape of all rows after broadcasting.
   Dims shape() const {
@@ -63,20 +63,21 @@ class Side {
     shape.push_back(width());
     return shape;
   }
-  // Returns the gradients of the rows for the gradients `dmade` of made(). Sets dg, [heads][width],
-  // to the gradient of the gain, and `sizes` to the sums of its terms' absolute values.
-  std::vector<double> back(std::vector<double> dmade, std::vector<double>& dg,
-                           std::vector<double>& sizes) const {
+  // Returns the gradients of the rows, given those of transformed(), `dtransformed`. Sets dg to the
+  // gradient of QK-norm's gain, [heads][width], and `sizes` to the sums of the absolute values of
+  // dg's terms.
+  std::vector<double> transform_back(std::vector<double> dtransformed, std::vector<double>& dg,
+                                     std::vector<double>& sizes) const {
     const auto n = static_cast<std::size_t>(width());
     const auto heads = static_cast<std::size_t>(keys_ ? p_.G : p_.H);
     dg.assign(heads * n, 0);
     sizes = dg;
     std::vector<T> x(n), d(n), spare(n * maps_.size() + 1), share(n);
-    double* from = dmade.data();
+    double* from = dtransformed.data();
     for_each_row([&](const RowAt<T>& at) {
       std::copy_n(from, n, d.begin());
-      const bool dead = std::all_of(d.begin(), d.end(), [](T value) { return value == 0; });
-      if (!dead) {
+      const bool is_zero = std::all_of(d.begin(), d.end(), [](T value) { return value == 0; });
+      if (!is_zero) {
         load(at, x.data());
         std::fill(share.begin(), share.end(), T(0));
         reference::change_back(maps_, at, x.data(), width(), d.data(), spare.data(), share.data());
@@ -89,7 +90,7 @@ class Side {
       std::copy_n(d.begin(), n, from);
       from += n;
     });
-    return dmade;
+    return dtransformed;
   }
 
  private:
@@ -118,12 +119,12 @@ class Side {
   const Problem& p_;
   bool keys_;
   std::span<const RowMap> maps_;
-  Tensor made_;
+  Tensor transformed_;
 };
 
 using Values = std::vector<double>;
 
-// The first place where two arrays differ; a NaN equals a NaN.
+// The first index at which two arrays differ, if any; a NaN equals a NaN.
 std::optional<std::size_t> first_difference(const Values& a, const Values& b) {
   for (std::size_t n = 0; n < a.size(); ++n) {
     if (a[n] != b[n] && !(std::isnan(a[n]) && std::isnan(b[n]))) return n;
@@ -161,8 +162,8 @@ class Comparison {
 
   void run() {
     plain_.inputs = call_.call().inputs;
-    plain_.inputs.q = queries_->made();
-    plain_.inputs.k = keys_->made();
+    plain_.inputs.q = queries_->transformed();
+    plain_.inputs.k = keys_->transformed();
     plain_.options = without_maps(call_.call().options);
     plain_.sources = call_.call().sources;
     compare_forward();
@@ -190,10 +191,10 @@ class Comparison {
     run_backward(mapped, path_, saved.views(), got);
     run_backward(plain_, path_, saved.views(), want);
     std::map<std::string, Values> gains, sizes, rows;
-    rows["q"] =
-        queries_->back(values_of(want.arrays().at("q").view()), gains["norm_q"], sizes["norm_q"]);
-    rows["k"] =
-        keys_->back(values_of(want.arrays().at("k").view()), gains["norm_k"], sizes["norm_k"]);
+    rows["q"] = queries_->transform_back(values_of(want.arrays().at("q").view()), gains["norm_q"],
+                                         sizes["norm_q"]);
+    rows["k"] = keys_->transform_back(values_of(want.arrays().at("k").view()), gains["norm_k"],
+                                      sizes["norm_k"]);
     for (const auto& [name, array] : got.arrays()) {
       if (gains.contains(name)) {
         compare_gain(name, array.view(), got, gains[name], sizes[name]);
@@ -245,7 +246,8 @@ class Comparison {
   BackwardCall plain_;
 };
 
-// Whether transformed rows have q's dtype, and axes that a plain call interprets the same way.
+// Whether a plain call can take the transformed rows: all inputs have one dtype, float32 or
+// float64, and the rank of the transformed rows does not change the meaning of their axes.
 bool is_comparable(const RandomBackward& call) {
   const Inputs& x = call.call().inputs;
   const bool one_dtype = x.q.dtype() == x.k.dtype() && (!x.v.given() || x.v.dtype() == x.q.dtype());
@@ -255,7 +257,7 @@ bool is_comparable(const RandomBackward& call) {
   return p.packed() || !p.head_axis || p.batch.rank() > 0;
 }
 
-TEST(RowMaps, AreThePlainCallOfTheRowsTheyMake) {
+TEST(RowMaps, HaveTheBitsOfAPlainCallOnTransformedRows) {
   std::map<std::string, Compared> compared;
   const int calls = at_scale(600, 60);
   for (int n = 0; n < calls; ++n) {

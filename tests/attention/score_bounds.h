@@ -22,9 +22,10 @@ using core::GradientTarget;
 using core::Problem;
 using core::Sequence;
 
-// The numbers that are bit-identical in the backward passes of two paths. Paths with fused
-// multiply-adds have equal scores, and equal out and lse if both are given what one of them saved.
-// Only the projections of an additive score are equal, since tanh differs between paths.
+// The numbers that are bit-identical in the backward passes of two paths. kScores: scores, and also
+// out and lse if both passes read those that one path saved. kProjections: of additive scores only
+// the projections, because tanh differs between paths. kNothing: none, as where one path does not
+// fuse multiply-adds.
 enum class Same { kScores, kProjections, kNothing };
 
 inline double norm(const double* x, Index n) {
@@ -51,7 +52,7 @@ struct Rows {
   double norm_of(Index n) const { return norms[static_cast<std::size_t>(n)]; }
 };
 
-// The bounds of a gradient's elements, and the error of its sums.
+// The bounds of a gradient's elements, and the relative error of its sums.
 template <class T>
 struct BoundSum {
   static constexpr double kEps = std::numeric_limits<T>::epsilon();
@@ -60,15 +61,16 @@ struct BoundSum {
   double* bounds = nullptr;
   const GradientTarget* target = nullptr;
   double error = 0;
-  double tiny = kTiny;  // largest loss of a term by underflow
+  double tiny = kTiny;  // the most that a term loses by underflow
 
   bool given() const { return bounds != nullptr; }
 
   // The error of a sum of n terms whose sizes add up to 1.
   static double sum_error(double n) { return (8 + 4 * std::sqrt(n)) * kEps; }
 
-  // Begins a gradient whose buffer is shared by `places` elements of each batch entry (of all
-  // packed sequences together), each a sum of `terms` terms.
+  // Begins the bounds of a gradient, in `to`. Before broadcast axes are summed, the gradient has
+  // `places` elements per batch entry (packed: in all sequences together), each a sum of `terms`
+  // terms. An element of a smaller buffer sums several of them.
   void begin(const Problem& p, std::vector<double>& to, const GradientTarget& gradient,
              Index places, Index terms) {
     if (!gradient.given()) return;
@@ -99,7 +101,7 @@ struct BoundSum {
   }
 };
 
-// Rows of numbers, and by how much each may differ.
+// Rows of numbers, each a sum over the pairs of one head, and by how much each may differ.
 struct Spread {
   std::vector<double> value, change;
   Index width = 0;
@@ -149,16 +151,16 @@ class ScoreBounds {
   void set_head(const reference::Prepared<T>& x, Index b, Index h);
   // The bound of a raw score's difference.
   double change(Index i, Index j) const;
-  // Adds the pair (i, j). `draw` is the gradient of its score before the scale, `change` the bound
-  // of draw's difference.
-  void add_pair(Index b, Index h, Index i, Index j, double draw, double change);
+  // Adds the pair (i, j). `d_product` is the gradient with respect to its unscaled score, `change`
+  // bounds the difference of d_product between the paths.
+  void add_pair(Index b, Index h, Index i, Index j, double d_product, double change);
   // Called after the last pair of a head.
   void end_head(Index b, Index h);
 
  private:
   static constexpr double kEps = BoundSum<T>::kEps;
   static constexpr double kTiny = BoundSum<T>::kTiny;
-  // From this argument on, 1 - tanh(x) is below 0.3 eps.
+  // The x from which on 1 - tanh(x) is below 0.3 eps.
   static constexpr double kSaturated = sizeof(T) == 4 ? 9 : 19;
 
   ScoreKind kind() const { return kind_of(p_); }
@@ -182,20 +184,20 @@ class ScoreBounds {
     to.set(all.data(), rows, columns);
   }
 
-  // The bound of the difference of a projection sum_c w_c x_c, of rows with the norms w and x.
+  // The bound of the difference of a projection sum_c w_c x_c, where w and x are the rows' norms.
   double projected(Index width, double w, double x) const {
     if (same_ != Same::kNothing) return 0;
     return finite(static_cast<double>(width + 2) * (kEps * w * x + kTiny));
   }
   void set_projections();
-  // The bound of the difference of a tanh due to that of its argument. It is 0 where tanh is
-  // saturated, as the bound of the tanh itself has room for the rest.
+  // Bounds the change of a tanh whose argument changes by up to `change`. The bound is 0 where tanh
+  // is saturated: the change, below 0.3 eps, is part of the error that each tanh is allowed.
   double moved(double argument, double change) const {
     return std::fabs(argument) - change > kSaturated ? 0 : change;
   }
   double changes_of_units(Index i, Index j) const;
-  void add_cosines(Index i, Index j, double draw, double change);
-  void add_units(Index i, Index j, double draw, double draw_change);
+  void add_cosines(Index i, Index j, double d_product, double change);
+  void add_units(Index i, Index j, double d_product, double d_product_change);
   void end_bilinear(Index b, Index h);
   void end_cosine(Index b, Index h);
   void end_additive(Index b, Index h);
@@ -209,7 +211,8 @@ class ScoreBounds {
   Rows left_rows_, right_rows_, q_rows_, k_rows_, w_rows_, wk_rows_;
   double w_norm_ = 0;
   double size_of_v_ = 0;
-  std::vector<double> left_change_, right_change_;  // of projections, [T,U] (bilinear: [T])
+  // Bounds of the differences of projections: [Tq,U] and [Tk,U]; bilinear: [Tq], and none.
+  std::vector<double> left_change_, right_change_;
   std::vector<char> query_live_, key_live_;
   Spread dleft_, dright_, dscore_v_;
 };
@@ -306,11 +309,11 @@ double ScoreBounds<T>::changes_of_units(Index i, Index j) const {
 }
 
 template <class T>
-void ScoreBounds<T>::add_pair(Index b, Index h, Index i, Index j, double draw, double change) {
+void ScoreBounds<T>::add_pair(Index b, Index h, Index i, Index j, double d_product, double change) {
   query_live_[static_cast<std::size_t>(i)] = key_live_[static_cast<std::size_t>(j)] = 1;
-  if (kind() == ScoreKind::kAdditive) return add_units(i, j, draw, change);
-  const double size = std::fabs(draw);
-  if (kind() == ScoreKind::kCosine) return add_cosines(i, j, draw, change);
+  if (kind() == ScoreKind::kAdditive) return add_units(i, j, d_product, change);
+  const double size = std::fabs(d_product);
+  if (kind() == ScoreKind::kCosine) return add_cosines(i, j, d_product, change);
   const Index g = p_.key_head(h);
   const double term = k_.term(size, change);
   k_.add_row(p_, b, g, s_.k0 + j, term, left_rows_.row(i), p_.Dk);
@@ -326,17 +329,17 @@ void ScoreBounds<T>::add_pair(Index b, Index h, Index i, Index j, double draw, d
   const double rounding = sum_error(s_.Tk) * size;
   for (Index x = 0; x < p_.Dk; ++x) {
     const auto right = static_cast<double>(right_[j * p_.Dk + x]);
-    dleft_.add(i * p_.Dk + x, draw * right, (change + rounding) * std::fabs(right) + kTiny);
+    dleft_.add(i * p_.Dk + x, d_product * right, (change + rounding) * std::fabs(right) + kTiny);
   }
 }
 
 template <class T>
-void ScoreBounds<T>::add_cosines(Index i, Index j, double draw, double change) {
+void ScoreBounds<T>::add_cosines(Index i, Index j, double d_product, double change) {
   const auto add = [&](Spread& to, Index row, const T* other, Index terms) {
-    const double by = change + sum_error(terms) * std::fabs(draw);
+    const double by = change + sum_error(terms) * std::fabs(d_product);
     for (Index c = 0; c < p_.Dk; ++c) {
       const auto x = static_cast<double>(other[c]);
-      to.add(row * p_.Dk + c, draw * x, by * std::fabs(x) + kTiny);
+      to.add(row * p_.Dk + c, d_product * x, by * std::fabs(x) + kTiny);
     }
   };
   add(dleft_, i, right_ + j * p_.Dk, s_.Tk);
@@ -344,8 +347,8 @@ void ScoreBounds<T>::add_cosines(Index i, Index j, double draw, double change) {
 }
 
 template <class T>
-void ScoreBounds<T>::add_units(Index i, Index j, double draw, double draw_change) {
-  const double size = std::fabs(draw);
+void ScoreBounds<T>::add_units(Index i, Index j, double d_product, double d_product_change) {
+  const double size = std::fabs(d_product);
   const double of_left = sum_error(s_.Tk);
   const double of_right = sum_error(s_.Tq);
   for (Index u = 0; u < p_.U; ++u) {
@@ -357,14 +360,15 @@ void ScoreBounds<T>::add_units(Index i, Index j, double draw, double draw_change
     const double t_change = std::min(2.0, 8 * kEps + by);
     const double slope_change = std::min(1.0, 16 * kEps + 0.77 * by);  // |tanh''| <= 0.77
     const auto v = static_cast<double>(score_v_[u]);
-    const double value = draw * v * slope;
+    const double value = d_product * v * slope;
     const double change =
-        std::fabs(v) * (draw_change * (slope + slope_change) + size * slope_change) + 2 * kTiny;
+        std::fabs(v) * (d_product_change * (slope + slope_change) + size * slope_change) +
+        2 * kTiny;
     dleft_.add(i * p_.U + u, value, change + of_left * std::fabs(value));
     dright_.add(j * p_.U + u, value, change + of_right * std::fabs(value));
-    dscore_v_.add(u, draw * t,
-                  draw_change * (std::fabs(t) + t_change) + size * t_change +
-                      v_.error * (size + draw_change) * std::fabs(t) + 2 * kTiny);
+    dscore_v_.add(u, d_product * t,
+                  d_product_change * (std::fabs(t) + t_change) + size * t_change +
+                      v_.error * (size + d_product_change) * std::fabs(t) + 2 * kTiny);
   }
 }
 
@@ -395,8 +399,8 @@ void ScoreBounds<T>::end_bilinear(Index b, Index h) {
   }
 }
 
-// Gradients through the normalisation of the cosine:
-//   dx = (dy - y (y . dy)) / |x|, of rows y = x / |x| that are equal on all paths
+// Gradients through the normalisation of the cosine, whose rows y = x / |x| are equal on all paths:
+//   dx = (dy - y (y . dy)) / |x|
 template <class T>
 void ScoreBounds<T>::end_cosine(Index b, Index h) {
   const Index width = p_.Dk;
@@ -429,7 +433,7 @@ void ScoreBounds<T>::end_cosine(Index b, Index h) {
 }
 
 // Gradients through the projections of the additive score:
-//   dx_c = sum_u W_uc d_u        dW_uc = sum over rows of d_u x_c        db_u = sum d_u
+//   dx_c = sum_u W_uc d_u     dW_uc = sum over rows of d_u x_c     db_u = sum over rows of d_u
 template <class T>
 void ScoreBounds<T>::end_additive(Index b, Index h) {
   const auto rows = [&](const Spread& d, Index count, const std::vector<char>& live, const Rows& w,

@@ -23,16 +23,17 @@
 #include "tests/attention/paths.h"
 #include "tests/support/compare.h"
 
-// A call on a part of the queries and keys of longer sequences is that part of the call on all of
-// them, whatever the options: its rows have the same bits, results of parts of the keys merge into
-// those of all, and steps over consecutive parts of the keys have the same bits.
+// A call on a part of longer sequences (Shard) agrees with the call on the whole sequences,
+// whatever the options: rows of a part of the queries are bit-identical, results of parts of the
+// keys merge into those of all keys, and steps over consecutive parts of the keys are
+// bit-identical.
 namespace qkv::test {
 namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kMasked = -kInf;
-// The largest difference between elements. Equal infinities and two NaNs do not differ; other
-// pairs with one of them, and arrays of different lengths, differ by infinity.
+// The largest absolute difference between elements. Equal infinities, or two NaNs, do not differ;
+// an infinity or NaN differs from anything else by infinity, and so do arrays of different lengths.
 double largest_error(const ConstView& a, const ConstView& b) {
   const std::vector<double> x = values_of(a), y = values_of(b);
   double largest = x.size() == y.size() ? 0 : kInf;
@@ -49,6 +50,7 @@ struct Rows {
   Tensor out, lse, row_max;
 };
 
+// Returns zeroed tensors for the results of queries i.
 Rows rows_of(const Whole& x, const Part& i) {
   const DType sums = accumulator_of(x.dtype);
   const Index count = i.end - i.begin;
@@ -109,8 +111,8 @@ TEST(Shards, QueriesAreRowsOfTheWholeCall) {
   EXPECT_GT(compared, 50);
 }
 
-// The options, but with sinks only in the first part of the keys: merge() requires that exactly one
-// part has them.
+// The options, with sinks in the first part of the keys only: merge() requires that exactly one
+// part has sinks.
 OptionsOf with_sinks_in_first_part(const OptionsOf& options) {
   return [options](const Whole& x, const Part& i, const Part& j) {
     Options of_part = options(x, i, j);
@@ -224,7 +226,7 @@ TEST(Shards, StepsAreOneCallForEveryTypeAndWidth) {
   }
 }
 
-// A score of +inf or NaN makes its row NaN, and an empty row is 0, whichever steps have these keys.
+// A score of +inf or NaN makes its row NaN, and an empty row is 0, whichever step has the key.
 TEST(Shards, StepsKeepNonFiniteAndEmptyRows) {
   for (const std::string& path : all_paths()) {
     SCOPED_TRACE(path);
@@ -327,7 +329,8 @@ TEST(Shards, GradientsOfPartsOfTheKeysAddUp) {
   }
 }
 
-// Before a call computes anything, indices are checked at the positions of its shard's keys.
+// Before a call computes anything, it checks the indices of captured arrays at the positions that
+// its keys have in the whole sequence.
 TEST(Shards, IndicesAreCheckedAtTheirPositions) {
   const Whole x(4, 640, DType::kFloat32);
   const Tensor table = normal({600}, 1);
@@ -348,7 +351,7 @@ TEST(Shards, IndicesAreCheckedAtTheirPositions) {
 // call.
 TEST(Shards, SomeHeadsAreThoseOfTheWholeCall) {
   const Whole x(300, 700, DType::kFloat32, ScoreKind::kDot, 17, 4);
-  const auto odd = [](const Tensor& all, int axis = 1) {
+  const auto odd_heads = [](const Tensor& all, int axis = 1) {
     return slice(ConstView(all.view()), axis, 1, 4, 2);
   };
   for (const std::string& path : all_backward_paths()) {
@@ -367,12 +370,12 @@ TEST(Shards, SomeHeadsAreThoseOfTheWholeCall) {
       const Rows all = run(
           x, [&](const Whole&, const Part&, const Part&) { return options; }, x.queries(), x.keys(),
           context);
-      Inputs inputs{odd(x.q), odd(x.k), odd(x.v)};
+      Inputs inputs{odd_heads(x.q), odd_heads(x.k), odd_heads(x.v)};
       inputs.shard = Shard{0, x.Tq, 0, x.Tk, 1, 2};
       Tensor out(x.dtype, {x.B, 2, x.Tq, x.E}), lse(DType::kFloat32, {x.B, 2, x.Tq});
       attention(inputs, options, {.out = out, .lse = lse}, context);
-      EXPECT_TRUE(same_bits(odd(all.out), out.view()));
-      EXPECT_TRUE(same_bits(odd(all.lse), lse.view()));
+      EXPECT_TRUE(same_bits(odd_heads(all.out), out.view()));
+      EXPECT_TRUE(same_bits(odd_heads(all.lse), lse.view()));
 
       const auto gradients = [&](const Inputs& in, ConstView of_out, ConstView of_lse,
                                  ConstView dout, Tensor& dk, Tensor& captured) {
@@ -384,9 +387,9 @@ TEST(Shards, SomeHeadsAreThoseOfTheWholeCall) {
       Tensor want_table(x.relative.dtype(), x.relative.shape());
       Tensor got_table(x.relative.dtype(), x.relative.shape());
       gradients(x.inputs(), all.out, all.lse, x.dout, want, want_table);
-      gradients(inputs, out, lse, odd(x.dout), got, got_table);
-      EXPECT_TRUE(same_bits(odd(want), got.view()));
-      EXPECT_LE(largest_error(odd(want_table, 0), odd(got_table, 0)), 1e-4);
+      gradients(inputs, out, lse, odd_heads(x.dout), got, got_table);
+      EXPECT_TRUE(same_bits(odd_heads(want), got.view()));
+      EXPECT_LE(largest_error(odd_heads(want_table, 0), odd_heads(got_table, 0)), 1e-4);
       // Heads 0 and 2 get no gradient.
       EXPECT_EQ(largest_error(slice(got_table.view(), 0, 0, 4, 2),
                               Tensor(DType::kFloat32, {2, x.Tq + x.Tk})),
@@ -454,8 +457,9 @@ TEST(Shards, GradientsOfCapturedArraysAddUp) {
   }
 }
 
-// Checks that sums of gradients continued from shard to shard have the bits of one call: dq always,
-// dk and dv if H = G, since grouped heads are summed in another order.
+// Checks that sums of gradients that are continued from shard to shard have the bits of one call:
+// dq always, dk and dv if H = G. (Otherwise query heads that share a key head are summed in another
+// order.)
 void check_gradient_steps(const Whole& x, const OptionsOf& options, Context& context) {
   const DType sums = accumulator_of(x.dtype);
   const Rows all = run(x, options, x.queries(), x.keys(), context);
@@ -516,7 +520,7 @@ TEST(Shards, StepsOfGradientsAreOneCallBitForBit) {
       }
     }
   }
-  EXPECT_GT(large, 0);  // rows that are corrected for the rounding of lse
+  EXPECT_GT(large, 0);  // calls with rows that are corrected for the rounding of lse
   for (const std::string& path : bfloat16_paths()) {
     SCOPED_TRACE(path);
     Context context = context_on(path);

@@ -21,17 +21,17 @@ namespace {
 
 bool is_double(DType dtype) { return dtype == DType::kFloat64; }
 
-// ---- weights that count -----------------------------------------------------------------------
+// ---- which weights are 0 ----------------------------------------------------------------------
 
-double least_of(DType dtype) {
+double least_exponent(DType dtype) {
   return is_double(dtype) ? core::kLeastExponent<double> : double{core::kLeastExponent<float>};
 }
-double below(double x, DType dtype) {
+double next_below(double x, DType dtype) {
   if (is_double(dtype)) return std::nextafter(x, -kInf);
   return std::nextafterf(static_cast<float>(x), -std::numeric_limits<float>::infinity());
 }
 
-// Calls test(walk) for dot products except those of float16, which does not hold the results.
+// Calls test(walk) for dot products of every dtype but float16, which cannot hold the results.
 template <class F>
 void for_each_wide_walk(const F& test) {
   for_each_walk([&](const Walk& walk) {
@@ -39,8 +39,9 @@ void for_each_wide_walk(const F& test) {
   });
 }
 
-// Queries of 0 and two unmasked keys: the first, with score 0 and value 0, and the last, with score
-// x and value `value`. With more than 512 keys they are in different chunks of the softmax.
+// A call whose queries and keys are 0, so that scores are those of the bias. Two keys are unmasked:
+// the first has score 0 and value 0, the last score x and value `value`. With more than 512 keys
+// these two are in different chunks of the softmax.
 struct TwoKeys {
   TwoKeys(const Walk& walk, Index rows, Index keys, double x, double value)
       : q(walk.dtype, {rows, 8}),
@@ -70,45 +71,45 @@ struct TwoKeys {
   PathRunner run;
 };
 
-// The last number of a result.
+// Returns the last number of a result, which must be finite.
 double last_of(const PathResults& results, const char* name) {
   const std::vector<double> values = values_of(results.at(name));
   EXPECT_TRUE(std::isfinite(values.back())) << name;
   return values.back();
 }
 
-TEST(SmallWeights, CountFromTheLeastExponentOn) {
+TEST(SmallWeights, Are0OnlyBelowTheLeastExponent) {
   for_each_wide_walk([](const Walk& walk) {
-    const double least = least_of(walk.dtype);
+    const double least = least_exponent(walk.dtype);
     const double value = is_double(walk.dtype) ? 0x1p900 : 0x1p75;
     for (const Index keys : {2, 600}) {
       for (const Index rows : {1, 60}) {
         SCOPED_TRACE(std::to_string(rows) + " queries, " + std::to_string(keys) + " keys");
-        const PathResults counts = TwoKeys(walk, rows, keys, least, value)();
-        const PathResults is_0 = TwoKeys(walk, rows, keys, below(least, walk.dtype), value)();
+        const PathResults nonzero = TwoKeys(walk, rows, keys, least, value)();
+        const PathResults zero = TwoKeys(walk, rows, keys, next_below(least, walk.dtype), value)();
         const double w = std::exp(least);
         for (const char* name : {"weights", "dropped_weights"}) {
-          EXPECT_NEAR(last_of(counts, name), w, 1e-4 * w) << name;
+          EXPECT_NEAR(last_of(nonzero, name), w, 1e-4 * w) << name;
         }
-        EXPECT_NEAR(last_of(counts, "out"), w * value, 1e-2 * w * value);
-        EXPECT_NEAR(last_of(counts, "column_sums"), double(rows) * w, 1e-4 * double(rows) * w);
-        EXPECT_NEAR(last_of(counts, "dv"), double(rows) * w, 1e-2 * double(rows) * w);
-        EXPECT_NE(last_of(counts, "dbias"), 0);
-        EXPECT_GT(last_of(counts, "entropy"), 0);
+        EXPECT_NEAR(last_of(nonzero, "out"), w * value, 1e-2 * w * value);
+        EXPECT_NEAR(last_of(nonzero, "column_sums"), double(rows) * w, 1e-4 * double(rows) * w);
+        EXPECT_NEAR(last_of(nonzero, "dv"), double(rows) * w, 1e-2 * double(rows) * w);
+        EXPECT_NE(last_of(nonzero, "dbias"), 0);
+        EXPECT_GT(last_of(nonzero, "entropy"), 0);
         for (const char* name :
              {"weights", "dropped_weights", "out", "column_sums", "dv", "dbias", "entropy"}) {
-          EXPECT_EQ(last_of(is_0, name), 0) << name;
+          EXPECT_EQ(last_of(zero, name), 0) << name;
         }
       }
     }
   });
 }
 
-// The weight of so low a sink shows only in the sink's gradient: the one unmasked key has weight 1
-// after rounding.
-TEST(SmallWeights, CountASinkFromTheLeastExponentOn) {
+// A sink that low changes only its own gradient: the weight of the one unmasked key is 1 after
+// rounding.
+TEST(SmallWeights, OfSinksAre0OnlyBelowTheLeastExponent) {
   for_each_wide_walk([](const Walk& walk) {
-    const double least = least_of(walk.dtype);
+    const double least = least_exponent(walk.dtype);
     const double w = std::exp(least);
     for (const Index rows : {1, 60}) {
       SCOPED_TRACE(std::to_string(rows) + " queries");
@@ -124,7 +125,7 @@ TEST(SmallWeights, CountASinkFromTheLeastExponentOn) {
             .back();
       };
       EXPECT_NEAR(gradient(least), -double(rows) * w, 1e-2 * double(rows) * w);
-      EXPECT_EQ(gradient(below(least, walk.dtype)), 0);
+      EXPECT_EQ(gradient(next_below(least, walk.dtype)), 0);
     }
   });
 }
@@ -132,13 +133,13 @@ TEST(SmallWeights, CountASinkFromTheLeastExponentOn) {
 // A weight of 0 times an infinite value is NaN, whatever made the weight 0.
 TEST(SmallWeights, DoNotHideAnInfiniteValue) {
   for_each_wide_walk([](const Walk& walk) {
-    const double least = least_of(walk.dtype);
+    const double least = least_exponent(walk.dtype);
     for (const Index rows : {1, 60}) {
       const auto out = [&](double x) {
         return values_of(TwoKeys(walk, rows, 2, x, kInf)().at("out")).back();
       };
       EXPECT_EQ(out(least), kInf) << rows;
-      EXPECT_TRUE(std::isnan(out(below(least, walk.dtype)))) << rows;
+      EXPECT_TRUE(std::isnan(out(next_below(least, walk.dtype)))) << rows;
     }
   });
 }
@@ -150,8 +151,8 @@ struct SmallCase {
   std::function<void(Options&)> set;
 };
 
-// Options with which weights of every size occur among some 300 keys. `unit` is the factor by which
-// they are stronger for float64, which has smaller numbers.
+// Options with which weights of every size occur among some 300 keys. Slopes, biases, sinks, caps
+// and scales grow with `unit`, which is larger for float64, because it has smaller numbers.
 std::vector<SmallCase> small_cases(EdgeCall& x, double unit) {
   std::vector<SmallCase> cases;
   const auto add = [&](const std::string& name, std::function<void(Options&)> set) {
@@ -171,10 +172,10 @@ std::vector<SmallCase> small_cases(EdgeCall& x, double unit) {
     });
   }
   for (const double bias : {-40, -60, -70, -80, -85, -90, -100}) {
-    const ConstView of_some = x.array(x.walk.dtype, {x.Tq, x.Tk}, [=](Index, Index j) {
+    const ConstView biases = x.array(x.walk.dtype, {x.Tq, x.Tk}, [=](Index, Index j) {
       return j / 64 % 2 == 1 ? bias * unit : 0;
     });
-    add("bias " + std::to_string(bias), [=](Options& o) { o.bias = of_some; });
+    add("bias " + std::to_string(bias), [=](Options& o) { o.bias = biases; });
   }
   for (const double sink : {-45, -60, -80, -90}) {
     const ConstView sinks = x.numbers(sink * unit, Dims(2));
@@ -211,16 +212,16 @@ bool underflows(const F& f) {
   return std::fetestexcept(FE_UNDERFLOW) != 0;
 }
 
-// No number of either pass is subnormal. The gradient of out is about 1e-6, or 1e-3 for additive
-// scores, whose gradients have the slope of tanh as one more factor. If it were 1e-12, a few of a
-// million products would be subnormal.
+// No number of the forward or the backward pass is subnormal. dout is about 1e-6, or 1e-3 for
+// additive scores, whose gradients have the derivative of tanh as one more factor. If dout were
+// 1e-12, a few of a million products would be subnormal.
 TEST(SmallWeights, MakeNoSubnormalNumbers) {
   for_each_walk([](const Walk& walk) {
     // Other scores project queries and keys, or normalise them, and continue as dot products.
     if (walk.kind != ScoreKind::kDot && walk.kind != ScoreKind::kAdditive) return;
     if (walk.path.starts_with("reference")) return;
-    // Other paths widen rows of 16 bits to float32, and results of float16 may be subnormal by
-    // themselves.
+    // Paths without products of BF16 widen 16-bit elements to float32, and results of float16 may
+    // be subnormal in any case.
     if (size_of(walk.dtype) < 4 && !has_bfloat16_products(walk.path)) return;
     const double unit = is_double(walk.dtype) ? 9 : 1;
     const SeededScore score(walk.kind, {.H = 2, .Dq = 8, .Dk = 8, .U = 33}, walk.dtype);

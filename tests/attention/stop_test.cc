@@ -14,12 +14,12 @@
 #include "tests/attention/paths.h"
 #include "tests/support/stops.h"
 
-// Tests that calls poll their stop flag even where no task runs that would, and that a stopped
-// append leaves a cache unchanged.
+// Tests that calls poll their stop flag even where no task runs that would poll it, and that a
+// stopped append leaves a cache unchanged.
 namespace qkv::test {
 namespace {
 
-constexpr Index kMany = Index{1} << 50;  // a loop over all of them would never end
+constexpr Index kMany = Index{1} << 50;  // a loop over so many would never end
 
 // An array whose first axis repeats one element.
 template <class T>
@@ -40,8 +40,8 @@ TEST(Stop, IsHeardWhileArgumentsAreChecked) {
   Index zero = 0;
   const auto rows = [&](const Dims& shape) { return repeated(number, DType::kFloat32, shape); };
   const View integers = repeated(zero, DType::kInt64, {kMany});
-  const View none = View(&number, DType::kFloat32, {kMany, 0, 1}, {1, 1, 1});
-  const Inputs padded{none, rows({kMany, 1, 1}), rows({kMany, 1, 1})};
+  const View no_queries = View(&number, DType::kFloat32, {kMany, 0, 1}, {1, 1, 1});
+  const Inputs padded{no_queries, rows({kMany, 1, 1}), rows({kMany, 1, 1})};
   const View no_rows = View(&number, DType::kFloat32, {0, 1, 1}, {1, 1, 1});
   const Inputs packed{no_rows, no_rows, no_rows, integers, integers};
   const View by_query = View(&zero, DType::kInt64, {kMany, 0}, {0, 1});
@@ -54,7 +54,7 @@ TEST(Stop, IsHeardWhileArgumentsAreChecked) {
     SCOPED_TRACE(call.name);
     Context context;
     context.set_stop_flag(&stop);
-    const View out = call.inputs.cu_seqlens_q.given() ? no_rows : none;
+    const View out = call.inputs.cu_seqlens_q.given() ? no_rows : no_queries;
     EXPECT_THROW(attention(call.inputs, call.options, {.out = out}, context), Cancelled);
     EXPECT_THROW(attention_backward(call.inputs, call.options, {}, {}, {.q = out}, context),
                  Cancelled);
@@ -62,8 +62,8 @@ TEST(Stop, IsHeardWhileArgumentsAreChecked) {
   }
 }
 
-// Only the first of many sequences has rows; the flag is set when its keys have been packed and its
-// queries processed.
+// Only the first of many sequences has rows. The flag is set after two runs of tasks, which pack
+// the keys and process the queries of this sequence.
 TEST(Stop, IsHeardAmongSequencesWithoutRowsOnEveryPath) {
   constexpr Index kRows = 60;  // too many for one task per sequence
   std::vector<Index> starts(5000, kRows);
@@ -91,10 +91,10 @@ TEST(Stop, IsHeardAmongSequencesWithoutRowsOnEveryPath) {
   }
 }
 
-// A cache whose append is stopped is as before, and continues like one that was not stopped.
+// A stopped append does not change the cache, and later appends work as if it had not been made.
 TEST(Stop, LeavesACacheAsItWas) {
   constexpr Index kB = 3, kG = 2, kD = 32, kE = 64, kT = 1024;
-  constexpr Index kBefore = 2 * kT + 300;  // the window has dropped pages, and will drop others
+  constexpr Index kBefore = 2 * kT + 300;  // the window has dropped pages, and will drop more
   const Tensor first_k = normal({kB, kG, kBefore, kD}, 1);
   const Tensor first_v = normal({kB, kG, kBefore, kE}, 2);
   const Tensor last_k = normal({kB, kG, 5, kD}, 3), last_v = normal({kB, kG, 5, kE}, 4);
@@ -105,23 +105,23 @@ TEST(Stop, LeavesACacheAsItWas) {
       KvCache cache(
           {.dtype = dtype, .B = kB, .G = kG, .D = kD, .E = kE, .page = 16, .window = window});
       cache.append(first_k, first_v);
-      cache.reorder(beams);  // a page that is not full has two users
-      KvCache asked(cache);
+      cache.reorder(beams);  // two entries share a page that is not full
+      KvCache stopped(cache);
       TouchedArray k(DType::kFloat32, {kB, kG, kT, kD}), v(DType::kFloat32, {kB, kG, kT, kE});
-      const auto append = [&](Context& context) { asked.append(k, v, context); };
+      const auto append = [&](Context& context) { stopped.append(k, v, context); };
       EXPECT_EQ(cancelled_by(true, append), Cancelled("KvCache::append").what());
-      expect_equal(asked.contents(), cache.contents());
+      expect_equal(stopped.contents(), cache.contents());
       // 20 memory pages (80 KB) are more than an append reads of one array between two polls: at
       // most 8192 numbers (32 KB).
       for (TouchedArray* x : {&k, &v}) {
         EXPECT_EQ(cancelled_midway(*x, 20, append), Cancelled("KvCache::append").what());
-        expect_equal(asked.contents(), cache.contents());
+        expect_equal(stopped.contents(), cache.contents());
       }
-      for (KvCache* one : {&cache, &asked}) {
+      for (KvCache* one : {&cache, &stopped}) {
         one->append(k, v);
         one->append(last_k, last_v);
       }
-      expect_equal(asked.contents(), cache.contents());
+      expect_equal(stopped.contents(), cache.contents());
     }
   }
 }

@@ -13,9 +13,9 @@
 #include "tests/support/compare.h"
 
 // Tests of results that are sums of weights: entropy, column sums, value sums, pooled weights. The
-// oracle's cases and random calls compare small ones with the full matrix, and path_edges_test.cc
-// tests their rules. The sizes here have several blocks of queries (128) and chunks of keys (512),
-// whose sums are added in task order.
+// oracle's cases and random calls compare small results with the full matrix, and
+// path_edges_test.cc tests edge cases. The sizes here have several blocks of queries (128) and
+// chunks of keys (512), whose sums are added in task order.
 namespace qkv::test {
 namespace {
 
@@ -114,8 +114,8 @@ void for_each_path(const F& test) {
 struct Cells {
   Index m, n;
 };
-// Numbers of cells below and above those of queries (300) and keys (1030). Cells end within blocks
-// and chunks and at their ends.
+// The pooled weights have m x n cells, fewer or more than there are queries (300) and keys (1030).
+// Some cells end within a block or chunk, others where it ends.
 constexpr Cells kCells[] = {{7, 5}, {1, 1}, {2, 3}, {13, 1030}, {300, 40}, {450, 1500}};
 
 TEST(Sums, AreThoseOfTheFullMatrixOnEveryPath) {
@@ -133,7 +133,7 @@ TEST(Sums, AreThoseOfTheFullMatrixOnEveryPath) {
                             .masks = {Window{600, 40}, KeyLengths{lengths}},
                             .sinks = sinks,
                             .dropout = {0.25, 3}};
-      const std::vector<Index> named{299, 0, 17, 17, 130};
+      const std::vector<Index> listed{299, 0, 17, 17, 130};
       Context context = context_on(path);
       Tensor weights(sums, {1, 2, 300, 1030});
       attention({q, k, v}, options, {.weights = View(weights)}, context);
@@ -141,7 +141,7 @@ TEST(Sums, AreThoseOfTheFullMatrixOnEveryPath) {
         Sums all(sums, {1, 2}, 300, 1030, m, n);
         attention({q, k, v}, options, all.all(), context);
         Sums some(sums, {1, 2}, 300, 1030, m, n);
-        attention({q, k, v}, options, some.all(named), context);
+        attention({q, k, v}, options, some.all(listed), context);
         const Wanted want = from_matrix(weights, v, every(300), m, n);
         const Bound bound = wide ? Bound{1e-13, 1e-14} : Bound{2e-5, 2e-6};
         const std::string what = std::to_string(m) + " x " + std::to_string(n);
@@ -149,9 +149,9 @@ TEST(Sums, AreThoseOfTheFullMatrixOnEveryPath) {
         EXPECT_TRUE(compare("column_sums", all.columns, want.columns, bound, what));
         EXPECT_TRUE(compare("value_sums", all.values, want.values, bound, what));
         EXPECT_TRUE(compare("pooled", all.pooled, want.pooled, bound, what));
-        const Wanted of_named = from_matrix(weights, v, named, m, n);
-        EXPECT_TRUE(compare("column_sums", some.columns, of_named.columns, bound, what));
-        EXPECT_TRUE(compare("value_sums", some.values, of_named.values, bound, what));
+        const Wanted of_listed = from_matrix(weights, v, listed, m, n);
+        EXPECT_TRUE(compare("column_sums", some.columns, of_listed.columns, bound, what));
+        EXPECT_TRUE(compare("value_sums", some.values, of_listed.values, bound, what));
         EXPECT_TRUE(same_bits(all.entropy, some.entropy)) << what;
         EXPECT_TRUE(same_bits(all.pooled, some.pooled)) << what;
         if (is_brief() || !wide) break;
@@ -160,8 +160,8 @@ TEST(Sums, AreThoseOfTheFullMatrixOnEveryPath) {
   });
 }
 
-// Results of one head alone, and of one output alone, are bit-identical with those of all together.
-TEST(Sums, DoNotKnowOtherHeadsOrResults) {
+// A call with one head or one output gives the bits of the call with all heads and outputs.
+TEST(Sums, DoNotDependOnOtherHeadsOrResults) {
   for_each_path([](const std::string& path, ScoreKind kind) {
     const Tensor q = normal({2, 4, 300, 8}, 11);
     const Tensor k = normal({2, 2, 1600, 8}, 12);
@@ -216,21 +216,21 @@ TEST(Sums, OfPackedSequencesAreThoseOfEachAlone) {
       };
       const Index Tq = cu_q[b + 1] - cu_q[b];
       const Index Tk = cu_k[b + 1] - cu_k[b];
-      Sums one(DType::kFloat32, {1, 4}, Tq, Tk, 3, 5);
-      attention({rows(q, cu_q), rows(k, cu_k), rows(v, cu_k)}, {.masks = {Causal{}}}, one.all(),
+      Sums alone(DType::kFloat32, {1, 4}, Tq, Tk, 3, 5);
+      attention({rows(q, cu_q), rows(k, cu_k), rows(v, cu_k)}, {.masks = {Causal{}}}, alone.all(),
                 context);
       const auto at = static_cast<Index>(b);
-      EXPECT_TRUE(same_bits(slice(pooled.view(), 0, at, at + 1), one.pooled)) << b;
+      EXPECT_TRUE(same_bits(slice(pooled.view(), 0, at, at + 1), alone.pooled)) << b;
       const auto part = [&](const Tensor& x, const std::vector<Index>& cu) {
         const ConstView cut = slice(x.view(), 1, cu[b], cu[b + 1]);
         return broadcast_to(cut, {1, cut.size(0), cut.size(1)});
       };
       if (Tq > 0) {
-        EXPECT_TRUE(same_bits(part(all.entropy, cu_q), one.entropy)) << b;
+        EXPECT_TRUE(same_bits(part(all.entropy, cu_q), alone.entropy)) << b;
       }
       if (Tk == 0) continue;
-      EXPECT_TRUE(same_bits(part(all.columns, cu_k), one.columns)) << b;
-      EXPECT_TRUE(same_bits(part(all.values, cu_k), one.values)) << b;
+      EXPECT_TRUE(same_bits(part(all.columns, cu_k), alone.columns)) << b;
+      EXPECT_TRUE(same_bits(part(all.values, cu_k), alone.values)) << b;
     }
   }
 }

@@ -16,7 +16,7 @@
 #include "tests/attention/paths.h"
 #include "tests/support/asked_target.h"
 
-// CTest runs this program without QKV_TARGET, and many of its tests again for other targets.
+// CTest runs this program without QKV_TARGET, and many of its tests again with it.
 namespace qkv::test {
 namespace {
 
@@ -26,7 +26,7 @@ std::string default_path(DType dtype, const Score& score) {
   return std::string(Plan({x, x, x}, {.score = score}, context).path());
 }
 
-TEST(Target, IsTheOneAsked) {
+TEST(Target, IsTheRequestedOne) {
   const std::string target =
       asked_target().empty() ? std::string(cpu_targets().front()) : asked_target();
   EXPECT_EQ(cpu_target(), target);

@@ -19,20 +19,21 @@
 #include "tests/attention/paths.h"
 #include "tests/attention/random_call.h"
 
-// Every alternative of a list of options, and every result, must be drawn by the generators that
-// compare the fast paths with the reference, and the reference with the oracle: a new one that none
-// of them draws fails here.
+// Tests that two generators draw every alternative of qkv/alternatives.h and request every result:
+// random calls, which compare the fast paths with the reference, and the oracle's cases, which
+// compare the reference with the oracle. An alternative or result that one of them lacks fails
+// here.
 namespace qkv::test {
 namespace {
 
 using Names = std::set<std::string_view>;
 
 struct Drawn {
-  Names scores, masks, diagonals, rows, results;
+  Names scores, masks, diagonals, row_maps, results;
 
   void add(const Options& options) {
-    if (options.qk_norm) rows.insert(QkNorm::kName);
-    if (options.rotary) rows.insert(Rotary::kName);
+    if (options.qk_norm) row_maps.insert(QkNorm::kName);
+    if (options.rotary) row_maps.insert(Rotary::kName);
     scores.insert(name_of(options.score));
     for (const Mask& mask : options.masks) masks.insert(name_of(mask));
     diagonals.insert(name_of(options.diagonal));
@@ -58,7 +59,7 @@ void expect_all(const Drawn& drawn, const char* generator) {
 }
 
 void expect_both_row_maps(const Drawn& drawn) {
-  EXPECT_EQ(drawn.rows, (Names{QkNorm::kName, Rotary::kName}));
+  EXPECT_EQ(drawn.row_maps, (Names{QkNorm::kName, Rotary::kName}));
 }
 
 void expect_all_results(const Drawn& drawn, const char* generator) {
@@ -120,7 +121,8 @@ TEST(Variants, EachKindOfScoreHasAFastPath) {
   for (const ScoreKind kind : kScoreKinds) EXPECT_FALSE(fast_paths(kind).empty()) << name_of(kind);
 }
 
-// A mask's answers for whole rows, blocks of keys and tiles match those key by key.
+// Expects that what is found for whole rows, blocks of keys and tiles agrees with allows() for each
+// key.
 template <core::AnyMask M>
 void expect_consistent(const M& mask) {
   core::Problem p;
@@ -145,7 +147,7 @@ void expect_consistent(const M& mask) {
   }
 }
 
-// A mask that has only its rule, which is evaluated key by key.
+// A mask that has a rule for single keys only.
 struct EveryThird {};
 bool allows(const EveryThird&, const core::Problem&, const core::QueryAt& at, Index j) {
   return (at.i - j) % 3 == 0;
@@ -156,7 +158,7 @@ static_assert(core::IntervalMask<core::CausalMask>);
 struct NoMask {};
 static_assert(!core::AnyMask<NoMask>);
 
-TEST(Variants, MasksAreIntervalsOrQuestions) {
+TEST(Variants, MasksAreConsistent) {
   const core::Problem none;
   EXPECT_TRUE(allows(EveryThird{}, none, {0, 0, 4, 0}, 1));
   EXPECT_FALSE(allows(EveryThird{}, none, {0, 0, 4, 0}, 2));
@@ -176,7 +178,7 @@ TEST(Variants, MasksAreIntervalsOrQuestions) {
   expect_consistent(core::UserMask{.mod = &mod});
   const MaskMod known = precompute(mod, 200, 200);
   expect_consistent(core::UserMask{.mod = &known, .classes = known.classes.get()});
-  // For each of 131 queries, a range of keys that contains those of the mask, and one that is them.
+  // Ranges of keys of 131 queries: `wider` has more than the mask's keys, `ranges` has only these.
   core::RowRanges wider{.Tq = 131}, ranges{.Tq = 131, .exact = true};
   for (std::int32_t i = 0; i < 131; ++i) {
     const std::int32_t first = i / 70 * 70;

@@ -14,7 +14,7 @@ using qkv::bench::Series;
 using qkv::bench::Subject;
 using qkv::bench::Summary;
 
-Series by_both(const std::vector<double>& times) {
+Series equal_on_both_clocks(const std::vector<double>& times) {
   Series series;
   for (const double time : times) series.push_back({time, time});
   return series;
@@ -27,8 +27,8 @@ TEST(Median, IsTheMiddleOrTheMeanOfTheTwoMiddleValues) {
   EXPECT_EQ(qkv::bench::median_of({9, 1, 4, 2}), 3);
 }
 
-TEST(Summary, SpreadIsWhatTheMedianRateLacksOfTheBest) {
-  const Summary summary = qkv::bench::summarise(by_both({2, 4, 5}), Clock::kWall);
+TEST(Summary, SpreadIsHowFarTheMedianRateIsBelowTheBest) {
+  const Summary summary = qkv::bench::summarise(equal_on_both_clocks({2, 4, 5}), Clock::kWall);
   EXPECT_EQ(summary.n, 3);
   EXPECT_EQ(summary.best, 2);
   EXPECT_EQ(summary.median, 4);
@@ -49,15 +49,16 @@ TEST(Noise, BeginsAboveThreePercent) {
 
 TEST(Ratios, AreTakenRoundByRound) {
   // The machine becomes half as fast, which leaves the ratio as it is.
-  const Ratio ratio =
-      qkv::bench::ratio_of(by_both({2, 2, 4, 4}), by_both({1, 1, 2, 2}), Clock::kCpu);
+  const Ratio ratio = qkv::bench::ratio_of(equal_on_both_clocks({2, 2, 4, 4}),
+                                           equal_on_both_clocks({1, 1, 2, 2}), Clock::kCpu);
   EXPECT_EQ(ratio.median, 2);
   EXPECT_EQ(ratio.spread, 0);
 }
 
 TEST(Ratios, SpreadIsHalfTheInterquartileRangeOverTheMedian) {
-  const Ratio ratio = qkv::bench::ratio_of(by_both({1, 2, 3, 4, 5, 6, 7}),
-                                           by_both({1, 1, 1, 1, 1, 1, 1}), Clock::kWall);
+  const Ratio ratio =
+      qkv::bench::ratio_of(equal_on_both_clocks({1, 2, 3, 4, 5, 6, 7}),
+                           equal_on_both_clocks({1, 1, 1, 1, 1, 1, 1}), Clock::kWall);
   EXPECT_EQ(ratio.median, 4);
   EXPECT_EQ(ratio.spread, (6.0 - 2.0) / 2 / 4);
   EXPECT_TRUE(is_noisy(ratio));

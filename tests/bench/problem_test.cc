@@ -63,7 +63,7 @@ TEST(Work, IsFourOperationsForEachLivePairAndChannelAndTenBackward) {
   problem.options.masks = {qkv::Causal{}};
   EXPECT_EQ(qkv::bench::work_of(problem), 4.0 * 2 * 3 * 10 * 5);
   EXPECT_EQ(qkv::bench::array_bytes(problem), 2.0 * 3 * 16 * 4);
-  turn_backward(problem);
+  make_backward(problem);
   EXPECT_EQ(qkv::bench::work_of(problem), 10.0 * 2 * 3 * 10 * 5);
 }
 
@@ -71,7 +71,7 @@ TEST(Work, CountsTheWidthOfValuesByItself) {
   Problem problem = qkv::bench::make_problem({.Tq = 4, .Tk = 3, .D = 5, .E = 7});
   EXPECT_EQ(problem.out.shape(), (qkv::Dims{1, 1, 4, 7}));
   EXPECT_EQ(qkv::bench::work_of(problem), 2.0 * 12 * (5 + 7));
-  turn_backward(problem);
+  make_backward(problem);
   EXPECT_EQ(qkv::bench::work_of(problem), 2.0 * 12 * (3 * 5 + 2 * 7));
 }
 
@@ -81,11 +81,11 @@ TEST(Work, OfAdditiveScoresIsTheirUnits) {
   EXPECT_EQ(qkv::bench::units_of(problem), 9);
   EXPECT_EQ(qkv::bench::work_of(problem), 2.0 * 3 * 16 * 9);
   EXPECT_EQ(qkv::bench::array_bytes(problem), 2.0 * 3 * 16 * 9 * 4);
-  turn_backward(problem);
+  make_backward(problem);
   EXPECT_EQ(qkv::bench::work_of(problem), 2.0 * 3 * 16 * 9);
 }
 
-// ---- what a problem has ---------------------------------------------------------------------
+// ---- has_score_alone() and make_backward() --------------------------------------------------
 
 TEST(ScoreAlone, IsWhatACallHasWithoutOtherOptionsPagesAndResults) {
   const auto holds = [](auto change) {
@@ -113,18 +113,19 @@ TEST(ScoreAlone, IsWhatACallHasWithoutOtherOptionsPagesAndResults) {
   EXPECT_FALSE(holds([](Problem& p) { p.besides.column_sums = p.add_random({1, 1, 16}, 5); }));
 }
 
-TEST(TurnBackward, RefusesQ8) {
+TEST(MakeBackward, RefusesQ8) {
   Problem problem = qkv::bench::make_problem({.Tq = 4, .Tk = 4, .D = 32, .dtype = qkv::DType::kQ8});
-  EXPECT_THROW(turn_backward(problem), qkv::Error);
+  EXPECT_THROW(make_backward(problem), qkv::Error);
 }
 
 // ---- the comparison with the reference ------------------------------------------------------
 
-// The fault that is found in the output of a forward call after one number of it is changed.
-std::string fault_after(Problem& problem, const qkv::Dims& place, float change) {
+// Makes the forward call, adds `change` to the number of out at `index`, and returns the fault that
+// is then found.
+std::string fault_after(Problem& problem, const qkv::Dims& index, float change) {
   attention(problem.inputs(), problem.options, {.out = problem.out});
   EXPECT_EQ(fault_of(problem, problem.results()), "");
-  problem.out.at<float>(place) += change;
+  problem.out.at<float>(index) += change;
   return fault_of(problem, problem.results());
 }
 
@@ -163,8 +164,8 @@ TEST(Check, SamplesTheLastRowOfLargeProblems) {
 
 // ---- the comparison of gradients ------------------------------------------------------------
 
-// A problem with masks and a bias, so that dbias is a result. Its options do not need indices:
-// fault_of() can compute any part of it alone.
+// A problem with masks and a bias, so that dbias is a result. No option needs the indices i and j
+// themselves, so fault_of() can compute any part of the problem alone.
 Problem biased(Index Tq, Index Tk, Index D) {
   Problem problem = qkv::bench::make_problem({.Tq = Tq, .Tk = Tk, .D = D});
   const qkv::View keep = problem.add(qkv::DType::kBool, {Tq, Tk});
@@ -175,7 +176,7 @@ Problem biased(Index Tq, Index Tk, Index D) {
 }
 
 void run_backward(Problem& problem) {
-  turn_backward(problem);
+  make_backward(problem);
   qkv::bench::Kernel(problem, 1, nullptr).run();
   EXPECT_EQ(fault_of(problem, problem.results()), "");
 }
@@ -186,10 +187,10 @@ std::vector<std::string> faults_after(Problem& problem, float change) {
   std::vector<std::string> faults;
   for (const qkv::View& gradient : problem.results()) {
     float& last = gradient.as<float>()[gradient.element_count() - 1];
-    const float right = last;
+    const float correct = last;
     last *= 1 + change;
     faults.push_back(fault_of(problem, problem.results()));
-    last = right;
+    last = correct;
   }
   return faults;
 }
@@ -212,7 +213,7 @@ TEST(CheckOfGradients, FindsAWrongNumberInEach) {
   expect_found(problem, {"dq", "dk", "dv", "dbias"});
 }
 
-TEST(CheckOfGradients, FindsAWrongNumberInThoseOfParameters) {
+TEST(CheckOfGradients, FindsAWrongNumberInGradientsOfParameters) {
   Problem additive = qkv::bench::make_problem({.B = 2, .Tq = 9, .Tk = 11, .D = 4, .E = 6});
   score_additive(additive, 33);
   expect_found(additive, {"dq", "dk", "dv", "the score's dWq", "the score's dWk", "the score's dv",
@@ -222,20 +223,20 @@ TEST(CheckOfGradients, FindsAWrongNumberInThoseOfParameters) {
   expect_found(bilinear, {"dq", "dk", "dv", "the score's dW"});
 }
 
-TEST(CheckOfGradients, FindsWhatIsNotWritten) {
+TEST(CheckOfGradients, FindsAGradientThatIsNotWritten) {
   Problem problem = biased(9, 11, 4);
   run_backward(problem);
   const std::vector<std::string> names = {"dq", "dk", "dv", "dbias"};
   const std::vector<qkv::View> gradients = problem.results();
   ASSERT_EQ(gradients.size(), names.size());
   for (std::size_t n = 0; n < names.size(); ++n) {
-    const qkv::Tensor right = contiguous(gradients[n]);
-    std::fill_n(gradients[n].as<float>(), right.element_count(), 0.0F);  // as memory begins
+    const qkv::Tensor correct = contiguous(gradients[n]);
+    std::fill_n(gradients[n].as<float>(), correct.element_count(), 0.0F);  // as before the call
     EXPECT_EQ(name_in(fault_of(problem, gradients)), names[n]);
-    copy(right, gradients[n]);
+    copy(correct, gradients[n]);
     gradients[n].as<float>()[7] = std::numeric_limits<float>::quiet_NaN();
     EXPECT_EQ(name_in(fault_of(problem, gradients)), names[n]);
-    copy(right, gradients[n]);
+    copy(correct, gradients[n]);
   }
 }
 
@@ -245,9 +246,9 @@ TEST(CheckOfGradients, SamplesTheLastQueriesAndKeysOfLargeProblems) {
   EXPECT_GT(qkv::bench::work_of(problem), 0x1p26);  // from here on, fault_of() checks samples
 }
 
-TEST(CheckOfGradients, SamplesTheFirstOnesWhereOptionsKnowTheirNumbers) {
+TEST(CheckOfGradients, SamplesTheFirstOnesIfOptionsNeedIndices) {
   Problem problem = qkv::bench::make_problem(square(300, 80));
-  // Dropout and the mod depend on indices, which only parts from index 0 keep.
+  // Dropout and the mod depend on indices, which are the same only in parts that begin at index 0.
   problem.options.dropout = {0.3, 7};
   problem.options.mods = {
       qkv::score_mod([](auto s, qkv::At at) { return s * (at.i % 3 == 0 ? 0.5F : 1.0F); })};
@@ -285,8 +286,8 @@ TEST(Layouts, HaveTheSameNumbersInOtherOrders) {
   set_in_pages(pages, kPage);
   attention(pages.inputs(), {}, {.out = pages.out});
   EXPECT_EQ(fault_of(pages, pages.results()), "");
-  // Copies the pages of each entry, in the order of its table, to the entry's keys by token. Each
-  // page occurs once.
+  // Copies each page, which occurs once in the block tables, to the keys and values of `tokens`
+  // that it stands for.
   std::vector<bool> seen(2 * 3);
   for (Index b = 0; b < shape.B; ++b) {
     for (Index n = 0; n < 3; ++n) {

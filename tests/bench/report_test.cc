@@ -42,7 +42,7 @@ TEST(Verdicts, SharesMustReachAndTimesMustNotPassTheirTargets) {
   EXPECT_EQ(verdict_of(ratio), Verdict::kNone);
 }
 
-TEST(Verdicts, NoFigureIsNoisyAndAFaultIsWrong) {
+TEST(Verdicts, ARowWithoutAFigureIsNoisyAndOneWithAFaultIsWrong) {
   Row row = share_row(0.85, 0.84);
   row.value.reset();
   EXPECT_EQ(verdict_of(row), Verdict::kNoisy);
@@ -59,7 +59,7 @@ TEST(Text, SaysNoisyInsteadOfAShare) {
   row.base.spread = 0.05;
   const std::string text = report_text({}, std::vector{row});
   EXPECT_NE(text.find("noisy (5.0 %)"), std::string::npos);
-  EXPECT_EQ(text.find("of the peak"), std::string::npos);
+  EXPECT_EQ(text.find("% of the peak"), std::string::npos);
 }
 
 TEST(Text, SaysWrong) {
@@ -103,7 +103,7 @@ TEST(Rates, AreOfUnits) {
   row.figure = Figure::kUnitRate;
   EXPECT_EQ(verdict_of(row), Verdict::kMet);
   EXPECT_NE(report_text({}, std::vector{row}).find("26.00 G/s of (i,j,u)"), std::string::npos);
-  EXPECT_NE(report_text({}, std::vector{row}).find(" 2.0 G/s "), std::string::npos);  // of the work
+  EXPECT_NE(report_text({}, std::vector{row}).find(" 2.0 G/s "), std::string::npos);  // work / s
   EXPECT_EQ(report_json({}, std::vector{row})["rows"]["forward/T1-D1"]["units_per_second"], 26e9);
   row.value = 24e9;
   EXPECT_EQ(verdict_of(row), Verdict::kMissed);
@@ -115,7 +115,7 @@ TEST(Rates, AreOfUnits) {
   EXPECT_EQ(report_json({}, std::vector{row})["rows"]["forward/T1-D1"]["share_of_rate"], 0.72);
 }
 
-TEST(Groups, UnlessToldAreAllButTheLongOnes) {
+TEST(Groups, ByDefaultAreAllButTheLongOnes) {
   std::string names;
   for (const auto& group : qkv::bench::chosen_groups({})) names += std::string(group.name) + " ";
   EXPECT_EQ(names,

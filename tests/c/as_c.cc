@@ -56,8 +56,8 @@ std::int32_t dtype_as_c(DType dtype) {
 // until it is converted or refused.
 
 // put() has an overload for each alternative of Score, Diagonal and Mask: a new alternative does
-// not compile until it has one. For a mask, put() returns whether C can have it beside the masks
-// that were put before.
+// not compile until it has one. For a mask, put() returns whether C can have it together with the
+// masks that were put before.
 
 void put(const ScaledDot&, qkv_options& to) { to.score = QKV_SCALED_DOT; }
 void put(const Dot&, qkv_options& to) { to.score = QKV_DOT; }

@@ -10,7 +10,7 @@
 // Converts the arguments of C++ calls to those of the calls of qkv/c.h.
 namespace qkv::test {
 
-// An array; all zero for an absent one. Throws std::invalid_argument for complex128.
+// Returns a struct of zeros for an absent array. Throws std::invalid_argument for complex128.
 qkv_tensor as_c(const ConstView& view);
 // Throws std::invalid_argument for a shard of the heads.
 qkv_inputs as_c(const Inputs& inputs);

@@ -51,7 +51,7 @@ TEST(C, NamesStatuses) {
   EXPECT_EQ(name_of(static_cast<qkv_status>(6)), "unknown");
 }
 
-TEST(C, KeepsTheMessageOfAThread) {
+TEST(C, KeepsAMessageForEachThread) {
   SmallCall call;
   std::thread([] { EXPECT_STREQ(qkv_last_error(), ""); }).join();
   call.options.causal = 2;
@@ -94,7 +94,7 @@ std::string reported(const Exception& exception) {
   return name_of(status) + " " + qkv_last_error();
 }
 
-TEST(C, LetsNoExceptionPass) {
+TEST(C, TurnsExceptionsIntoStatuses) {
   EXPECT_EQ(reported(Error("f", "x", "is wrong")), "QKV_INVALID_ARGUMENT f: x is wrong");
   EXPECT_EQ(reported(Error("f", "x", "is wrong", ErrorKind::kType)),
             "QKV_INVALID_TYPE f: x is wrong");
@@ -107,7 +107,7 @@ TEST(C, LetsNoExceptionPass) {
   EXPECT_EQ(c::guarded("f", [] {}), QKV_OK);
 }
 
-// The additive score needs memory for the projected keys, here 2^45.
+// The additive score needs memory for projections of all keys, here 2^45 keys.
 TEST(C, ReportsThatMemoryIsShort) {
   SmallCall call;
   for (qkv_tensor* x : {&call.inputs.k, &call.inputs.v}) {
@@ -169,7 +169,7 @@ TEST(C, RefusesNullPointers) {
             "qkv_context_force_path: context is a null pointer");
 }
 
-TEST(C, IgnoresNullWhereItSaysSo) {
+TEST(C, AcceptsNullWhereTheHeaderSaysSo) {
   const SmallCall x;
   EXPECT_EQ(qkv_attention(&x.inputs, nullptr, &x.outputs, nullptr), QKV_OK);
   qkv_context_destroy(nullptr);
@@ -199,7 +199,7 @@ TEST(TensorInC, IsInCOrder) {
   EXPECT_EQ(qkv_tensor_init(&x, data, QKV_FLOAT64, 0, nullptr), QKV_OK);
 }
 
-TEST(TensorInC, RefusesArguments) {
+TEST(TensorInC, RefusesInvalidArguments) {
   double data[24];
   const std::array<std::int64_t, 2> sizes{2, 3}, huge{std::int64_t{1} << 62, 4}, negative{2, -3},
       many_bytes{std::int64_t{1} << 31, std::int64_t{1} << 30}, none{0, std::int64_t{1} << 62};
@@ -233,8 +233,8 @@ TEST(TensorInC, RefusesArguments) {
 
 TEST(StructSize, IsChecked) {
   SmallCall call;
-  const std::string right = std::to_string(sizeof(qkv_options));
-  const std::string rule = "must be sizeof the struct, here " + right +
+  const std::string size = std::to_string(sizeof(qkv_options));
+  const std::string rule = "must be sizeof the struct, here " + size +
                            ", a multiple of 8 up to 16384 and never below 2584, got ";
   for (const std::size_t wrong : {std::size_t{0}, std::size_t{8}, std::size_t{2576},
                                   sizeof(qkv_options) + 4, std::size_t{1} << 40}) {
@@ -248,7 +248,7 @@ TEST(StructSize, IsChecked) {
   }
 }
 
-// A struct of a later version, with one more field.
+// A struct of a later version of qkv/c.h, with one more field.
 template <class T>
 struct Newer {
   T known;
@@ -279,8 +279,8 @@ TEST(StructSize, OfANewerHeaderIsAccepted) {
                 " is not 0");
 }
 
-// A struct whose first version had 16 bytes. It stands for an older header, since there is none:
-// version 0.1 is the first.
+// A struct whose first version had 16 bytes, as if from an older header. No struct of qkv/c.h has
+// an older version: 0.1 is the first.
 struct Growing {
   std::size_t struct_size;
   std::int64_t first;
@@ -303,15 +303,15 @@ TEST(StructSize, OfAnOlderHeaderHasDefaults) {
             "never below 16, got 8");
 
   // Nothing is written beyond the end of an older struct.
-  const Growing made{sizeof made, 3, 4};
+  const Growing newest{sizeof newest, 3, 4};
   std::array<std::int64_t, 3> to{0, 0, 99};
-  c::copy_out(&made, sizeof made, to.data(), 16);
+  c::copy_out(&newest, sizeof newest, to.data(), 16);
   EXPECT_EQ(to, (std::array<std::int64_t, 3>{16, 3, 99}));
 }
 
 // `first` is the struct's size in version 0.1.
 template <class T>
-void expect_first_bytes(qkv_status (*init)(T*, std::size_t) noexcept, std::size_t first) {
+void expect_first_size(qkv_status (*init)(T*, std::size_t) noexcept, std::size_t first) {
   T made;
   EXPECT_EQ(init(&made, first), QKV_OK) << qkv_last_error();
   EXPECT_EQ(made.struct_size, first);
@@ -322,13 +322,13 @@ void expect_first_bytes(qkv_status (*init)(T*, std::size_t) noexcept, std::size_
 }
 
 TEST(StructSize, IsThatOfTheFirstVersionOrMore) {
-  expect_first_bytes(qkv_inputs_init, 1056);
-  expect_first_bytes(qkv_options_init, 2584);
-  expect_first_bytes(qkv_outputs_init, 2896);
-  expect_first_bytes(qkv_result_shapes_init, 296);
-  expect_first_bytes(qkv_saved_init, 296);
-  expect_first_bytes(qkv_output_gradients_init, 584);
-  expect_first_bytes(qkv_input_gradients_init, 1888);
+  expect_first_size(qkv_inputs_init, 1056);
+  expect_first_size(qkv_options_init, 2584);
+  expect_first_size(qkv_outputs_init, 2896);
+  expect_first_size(qkv_result_shapes_init, 296);
+  expect_first_size(qkv_saved_init, 296);
+  expect_first_size(qkv_output_gradients_init, 584);
+  expect_first_size(qkv_input_gradients_init, 1888);
 }
 
 TEST(ResultShapesInC, AreThoseOfCpp) {
@@ -421,8 +421,8 @@ TEST(ContextInC, StopsCallsUntilItIsReset) {
   EXPECT_EQ(call.forward(context.get()), QKV_OK);
 }
 
-// The call checks 2^50 key lengths, which would take days, until another thread stops it. That
-// thread waits until the call has read one.
+// The call checks 2^50 key lengths, which would take days, until another thread stops it. The other
+// thread waits until the call has read a key length.
 TEST(ContextInC, StopsARunningCall) {
   SmallCall call;
   const std::int64_t many = std::int64_t{1} << 50;

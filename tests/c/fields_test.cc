@@ -9,8 +9,8 @@
 
 #include "tests/c/small_call.h"
 
-// Tests that calls of qkv/c.h refuse wrong values of fields, by the field's name, and that a
-// refused call writes nothing to `out` or to the gradient of q.
+// Tests that calls of qkv/c.h refuse wrong values of fields with a message that names the field,
+// and that a refused call writes nothing to out or dq.
 namespace qkv::test {
 namespace {
 
@@ -20,7 +20,7 @@ struct Refused {
   qkv_status status = QKV_INVALID_ARGUMENT;
 };
 
-// Each change is made to a call of its own.
+// Each change is made to a new SmallCall.
 const Refused kRefused[] = {
     // ---- arrays
     {[](SmallCall& x) { x.inputs.q.dtype = 99; }, "attention: q.dtype must be a qkv_dtype, got 99",
@@ -39,8 +39,8 @@ const Refused kRefused[] = {
     {[](SmallCall& x) { x.inputs.q.data = nullptr; },
      "attention: q.data is null but the shape [1,2,3,4] has elements"},
     {[](SmallCall& x) { x.inputs.q.data = reinterpret_cast<char*>(x.x.data()) + 1; },
-     "attention: q.data must be aligned for its elements, got an address that is not for float32 "
-     "[1,2,3,4]"},
+     "attention: q.data must be aligned for its elements, got an address that is not aligned for "
+     "float32 [1,2,3,4]"},
     {[](SmallCall& x) { x.inputs.q.sizes[1] = -2; },
      "attention: q.sizes must be 0 or more on each axis, got [1,-2,3,4]"},
     {[](SmallCall& x) { x.inputs.q.strides[3] = std::numeric_limits<std::int64_t>::max(); },
@@ -128,7 +128,7 @@ const Refused kRefusedBackward[] = {
      "scaled_dot"},
 };
 
-constexpr float kBefore = -777;  // what the result of a refused call holds
+constexpr float kBefore = -777;  // fills results before a refused call
 
 void expect_refused(qkv_status status, const Refused& refused) {
   EXPECT_EQ(qkv_status_name(status), std::string(qkv_status_name(refused.status)));

@@ -32,7 +32,7 @@ void expect_equal(const std::map<std::string, Guarded>& got,
 
 TEST(RandomCallsInC, HaveTheResultsOfCpp) {
   const std::uint64_t calls = at_scale<std::uint64_t>(400, 20);
-  std::uint64_t made = 0;
+  std::uint64_t compared = 0;
   for (std::uint64_t n = 0; n < calls; ++n) {
     const RandomCall call(kSeed, n);
     const auto options = as_c(call.options());
@@ -43,14 +43,14 @@ TEST(RandomCallsInC, HaveTheResultsOfCpp) {
     const qkv_outputs outputs = as_c(got.outputs());
     ASSERT_EQ(qkv_attention(&inputs, &*options, &outputs, nullptr), QKV_OK) << qkv_last_error();
     expect_equal(got.arrays(), want.arrays(), call.describe());
-    ++made;
+    ++compared;
   }
-  EXPECT_GT(made, calls / 2);
+  EXPECT_GT(compared, calls / 2);
 }
 
 TEST(RandomCallsInC, HaveTheGradientsOfCpp) {
   const std::uint64_t calls = at_scale<std::uint64_t>(400, 20);
-  std::uint64_t made = 0;
+  std::uint64_t compared = 0;
   for (std::uint64_t n = 0; n < calls; ++n) {
     const RandomBackward random(kSeed, n);
     const BackwardCall& call = random.call();
@@ -60,15 +60,15 @@ TEST(RandomCallsInC, HaveTheGradientsOfCpp) {
     const Gradients want(call), got(call);
     attention_backward(call.inputs, call.options, saved.views(), call.sources, want.views());
     const qkv_inputs inputs = as_c(call.inputs);
-    const qkv_saved its_saved = as_c(saved.views());
+    const qkv_saved saved_in_c = as_c(saved.views());
     const qkv_output_gradients from = as_c(call.sources);
     const qkv_input_gradients to = as_c(got.views());
-    ASSERT_EQ(qkv_attention_backward(&inputs, &*options, &its_saved, &from, &to, nullptr), QKV_OK)
+    ASSERT_EQ(qkv_attention_backward(&inputs, &*options, &saved_in_c, &from, &to, nullptr), QKV_OK)
         << qkv_last_error();
     expect_equal(got.arrays(), want.arrays(), random.describe());
-    ++made;
+    ++compared;
   }
-  EXPECT_GT(made, calls / 2);
+  EXPECT_GT(compared, calls / 2);
 }
 
 }  // namespace

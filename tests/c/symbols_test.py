@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Compares the C functions that a shared library exports and qkv/c.h declares with symbols.txt.
+"""Compares symbols.txt with the C functions that a library exports and that qkv/c.h declares.
 
 usage: symbols_test.py LIBRARY [--soname]
 
-symbols.txt lists the binary interface: a function leaves it only with a new SONAME. With --soname,
-the library's SONAME is compared with the version, too. The last line printed counts the functions.
+symbols.txt lists the binary interface: a function may be removed only with a new SONAME. With
+--soname, also compares the library's SONAME with the version. The last line of output counts the
+functions.
 Exit 1 on a difference.
 """
 
@@ -45,7 +46,7 @@ def differences(names, what):
 
 
 def soname_differences(library):
-    """Compares the SONAME with the version: before 1.0 it has the minor version, then the major.
+    """Compares the SONAME with the version: libqkv.so.0.MINOR before 1.0, then libqkv.so.MAJOR.
 
     The rule is in CHANGELOG.md, Versions.
     """

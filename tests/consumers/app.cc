@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A program of another project that uses qkv_app: it writes an archive and reads it again.
+// Stands for a program of another project that uses qkv_app: writes an archive and reads it again.
 #include <cstdio>
 #include <span>
 #include <variant>

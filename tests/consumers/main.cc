@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A program of another project that uses the library: a call, its result, an error caught.
+// Stands for a program of another project that uses the library: makes a call, checks its result
+// and catches an error.
 #include <cmath>
 #include <cstdio>
 #include <string_view>
@@ -15,7 +16,7 @@ int main() {
       .q = {q.data(), {1, 1}}, .k = {k.data(), {2, 1}}, .v = {v.data(), {2, 1}}};
   qkv::attention(inputs, {.score = qkv::Dot{}}, {.out = {out.data(), {1, 1}}});
 
-  const bool right = std::abs(out[0] - 3) < 1e-12;
+  const bool correct = std::abs(out[0] - 3) < 1e-12;
   bool caught = false;
   try {
     qkv::attention(inputs, {.score = qkv::Dot{}}, {.out = {out.data(), {1}}});
@@ -23,5 +24,5 @@ int main() {
     caught = !std::string_view(error.what()).empty();
   }
   std::printf("qkv %s: %.12f, error %s\n", QKV_VERSION, out[0], caught ? "caught" : "missed");
-  return right && caught ? 0 : 1;
+  return correct && caught ? 0 : 1;
 }

@@ -33,10 +33,10 @@ constexpr Transpose kBoth[] = {Transpose::kNo, Transpose::kYes};
 struct Size {
   Index N, L, M;
 };
-// Sizes around the lengths of kernel blocks: tiles of 6 rows, and 48 rows, from which b may be
-// copied; pieces of 512 terms; registers of 8, panels of 64 and blocks of 256 columns. On one
-// thread a block has up to 384 rows: the last two sizes have three blocks of rows, and two of rows
-// by two of columns.
+// Sizes near the limits of the kernels. Rows (N): a tile has 6, and from 48 on, b may be copied
+// because of its strides. Terms (L): a piece has 512. Columns (M): a register has 8, a panel 64, a
+// block 256. On one thread a block has up to 384 rows: the last two sizes have 3 x 1 and 2 x 2
+// blocks (rows x columns).
 constexpr Size kSizes[] = {{1, 1, 1},     {5, 3, 7},     {6, 64, 8},    {7, 20, 9},
                            {1, 511, 65},  {47, 33, 64},  {48, 33, 63},  {49, 512, 65},
                            {50, 513, 70}, {193, 40, 30}, {20, 5, 300},  {3, 1030, 2},
@@ -48,19 +48,20 @@ struct Problem {
   Dims out;
   std::string replay;
 
-  Problem(DType dtype, const Size& s, Transpose turn_a, Transpose turn_b, Layout of_a, Layout of_b)
-      : a(dtype, turn_a == Transpose::kYes ? Dims{2, s.L, s.N} : Dims{2, s.N, s.L}, of_a),
-        b(dtype, turn_b == Transpose::kYes ? Dims{2, s.M, s.L} : Dims{2, s.L, s.M}, of_b),
+  Problem(DType dtype, const Size& s, Transpose turn_a, Transpose turn_b, Layout layout_a,
+          Layout layout_b)
+      : a(dtype, turn_a == Transpose::kYes ? Dims{2, s.L, s.N} : Dims{2, s.N, s.L}, layout_a),
+        b(dtype, turn_b == Transpose::kYes ? Dims{2, s.M, s.L} : Dims{2, s.L, s.M}, layout_b),
         ta(turn_a),
         tb(turn_b),
         out{2, s.N, s.M},
-        replay(describe(a) + " " + std::string(name_of(of_a)) + ", " + describe(b) + " " +
-               std::string(name_of(of_b))) {
+        replay(describe(a) + " " + std::string(name_of(layout_a)) + ", " + describe(b) + " " +
+               std::string(name_of(layout_b))) {
     test::Random random(1);
     a.fill_normal(random);
     b.fill_normal(random);
   }
-  std::vector<double> on(const std::string& path, int threads, Layout layout) const {
+  std::vector<double> product_on(const std::string& path, int threads, Layout layout) const {
     Context context = context_on(path, threads);
     Guarded result(a.view().dtype(), out, layout);
     result.fill(std::vector<double>(static_cast<std::size_t>(element_count(out)), 9));
@@ -70,8 +71,8 @@ struct Problem {
   }
 };
 
-// The bound is 0 except on SSE4, which also rounds each product: L more roundings of terms up to
-// 25, as numbers stay within five deviations.
+// Returns 0 except for SSE4, which also rounds each product: L more roundings, of terms up to 25,
+// because numbers stay within five standard deviations.
 Bound bound_of(const std::string& path, DType dtype, Index L) {
   if (path != "dot/sse4") return {};
   const auto [sum, stored] = test::rounding_of(dtype);
@@ -79,20 +80,21 @@ Bound bound_of(const std::string& path, DType dtype, Index L) {
   return {2 * stored, 50 * l * (l + 1) * sum + (stored > 0 ? 0x1p-24 : 0)};
 }
 
-TEST(BatchDotPaths, AreThePlainLoops) {
+TEST(BatchDotPaths, EqualThePlainLoops) {
   constexpr Layout kResults[] = {Layout::kContiguous, Layout::kPermuted, Layout::kNegative};
   int n = 0;
   for (const DType dtype : test::kReals) {
     for (const Size& size : kSizes) {
-      for (int turns = 0; turns < 4; ++turns, ++n) {
+      for (int transposes = 0; transposes < 4; ++transposes, ++n) {
         if (dtype != DType::kFloat32 && n % 3 != 0) continue;
         // The layouts of a and b run through all combinations.
-        const Problem problem(dtype, size, kBoth[turns / 2], kBoth[turns % 2], kInputs[n % 5],
-                              kInputs[n / 5 % 5]);
+        const Problem problem(dtype, size, kBoth[transposes / 2], kBoth[transposes % 2],
+                              kInputs[n % 5], kInputs[n / 5 % 5]);
         Guarded got(dtype, problem.out, Layout::kContiguous);
-        const auto want = problem.on(std::string(test::kReferencePath), 1, Layout::kContiguous);
+        const auto want =
+            problem.product_on(std::string(test::kReferencePath), 1, Layout::kContiguous);
         for (const std::string& path : test::paths()) {
-          got.fill(problem.on(path, 1 + n % 3, kResults[n % 3]));
+          got.fill(problem.product_on(path, 1 + n % 3, kResults[n % 3]));
           ASSERT_TRUE(compare("out", got, want, bound_of(path, dtype, size.L),
                               path + " " + problem.replay));
         }
@@ -102,15 +104,15 @@ TEST(BatchDotPaths, AreThePlainLoops) {
   EXPECT_EQ(n, 4 * 16 * 4);
 }
 
-// On three threads, the call has blocks of rows and of columns, several tasks, and several blocks
-// in each.
-TEST(BatchDotPaths, ARowHasItsBitsWhateverElseTheCallHas) {
+// On three threads, the call is divided into blocks both by rows and by columns, and has several
+// tasks of several blocks each.
+TEST(BatchDotPaths, RowsDoNotDependOnTheRestOfTheCall) {
   for (const std::string& path : test::paths()) {
     const Problem problem(DType::kFloat32, {150, 40, 270}, Transpose::kNo, Transpose::kYes,
                           Layout::kContiguous, Layout::kContiguous);
-    const std::vector<double> all = problem.on(path, 1, Layout::kContiguous);
-    EXPECT_EQ(problem.on(path, 2, Layout::kContiguous), all) << path;
-    EXPECT_EQ(problem.on(path, 3, Layout::kSliced), all) << path;
+    const std::vector<double> all = problem.product_on(path, 1, Layout::kContiguous);
+    EXPECT_EQ(problem.product_on(path, 2, Layout::kContiguous), all) << path;
+    EXPECT_EQ(problem.product_on(path, 3, Layout::kSliced), all) << path;
     Context context = context_on(path);
     for (const Index row : {0, 5, 149}) {
       Tensor one(DType::kFloat32, {2, 1, 270});
@@ -125,7 +127,7 @@ TEST(BatchDotPaths, ARowHasItsBitsWhateverElseTheCallHas) {
 }
 
 // All entries share one b, and their rows may be merged into one product.
-TEST(BatchDotPaths, ABroadcastMatrixIsThatMatrixForEachEntry) {
+TEST(BatchDotPaths, ABroadcastMatrixEqualsACopyForEachEntry) {
   test::Random random(2);
   for (const Layout layout : kInputs) {
     Guarded a(DType::kFloat32, {3, 4, 5, 6}, layout);

@@ -49,7 +49,8 @@ Dims operand_index(const ConstView& view, const Dims& out_index, Index row, Inde
   return index;
 }
 
-// Computes the product in double, and the indices of each factor anew.
+// Computes the product in float64 by its definition, with the index of each factor from
+// operand_index().
 std::vector<double> by_definition(const ConstView& a, const ConstView& b, const Dims& out_shape,
                                   Index L, Transpose ta, Transpose tb) {
   std::vector<double> out;
@@ -92,7 +93,7 @@ Dims shape_of(const Dims& lead, Index rows, Index cols, Transpose transposed = T
   return shape;
 }
 
-// The error of L fused multiply-adds, whose factors are at most 5 (five deviations): at most L
+// Bounds the error of L fused multiply-adds, whose factors are at most 5 (five deviations): L
 // roundings of sums up to 25 L, and one rounding to the storage type.
 Bound product_bound(DType dtype, Index L) {
   const auto [sum, stored] = test::rounding_of(dtype);
@@ -119,7 +120,7 @@ void check_case(DType dtype, const Case& c, Layout a_layout, Layout b_layout, La
   EXPECT_TRUE(a.intact() && b.intact() && out.intact()) << replay;
 }
 
-TEST(BatchDot, EveryCaseLayoutTransposeAndDType) {
+TEST(BatchDot, EqualsItsDefinition) {
   test::Random random(1);
   int cases = 0;
   for (const DType dtype : kReals) {
@@ -166,8 +167,8 @@ void check_order(Index L) {
 }
 
 TEST(BatchDot, IsFusedMultiplyAddsOverBlocksOfAscendingL) {
-  // The longer sum has many blocks of 64 terms, between which the stop flag is read, and is not a
-  // multiple of 64.
+  // The longer sum has many blocks of 64 terms, between which the stop flag is read, and its length
+  // is not a multiple of 64.
   for (const Index L : {300, 30'000}) {
     check_order<float>(L);
     check_order<double>(L);
@@ -175,7 +176,7 @@ TEST(BatchDot, IsFusedMultiplyAddsOverBlocksOfAscendingL) {
 }
 
 TEST(BatchDot, NarrowTypesAccumulateInFloat32AndRoundOnce) {
-  // 257 is not a bfloat16: sums accumulated in it would stay at 256.
+  // 257 is not a bfloat16: a sum in bfloat16 would stay at 256.
   const std::vector<BFloat16> ones(300, BFloat16(1));
   Tensor out(DType::kBFloat16, {1, 1});
   batch_dot(ConstView(ones.data(), {1, 300}), ConstView(ones.data(), {300, 1}), out);
@@ -218,8 +219,8 @@ TEST(BatchDot, Refusals) {
   EXPECT_EQ(error(vector, b, out), "batch_dot: a must have at least two axes, got float32 [4]");
   EXPECT_EQ(error(square, Tensor(DType::kFloat32, {3, 3}), square),
             "batch_dot: out must not share memory with a (out float32 [3,3], a float32 [3,3])");
-  Tensor whole(DType::kInt32, {2, 2});
-  EXPECT_EQ(error(whole, whole, whole),
+  Tensor integers(DType::kInt32, {2, 2});
+  EXPECT_EQ(error(integers, integers, integers),
             "TypeError: batch_dot: a must be float64, float32, bfloat16 or float16, got int32 "
             "[2,2]");
 }
@@ -263,12 +264,13 @@ TEST(BatchDot, StopsInTheMidstOfRowsAndOfOneSum) {
     }
     test::TouchedArray a, b, out;
   };
-  // The flag is read between blocks of rows, and the call may end a block that it has begun. In
-  // `out` a block is 366 rows, 29 KB; the watched half starts within one, whose rest is 4 pages.
+  // The flag is read between blocks of rows, and the call may finish a block that it has begun. A
+  // block is 366 rows of `out`, 29 KB. The watched half of `out` starts within a block, whose other
+  // rows are on 4 pages.
   Product rows(4000, 1000, 20);
   EXPECT_EQ(test::cancelled_midway(rows.out, 5, rows), Cancelled("batch_dot").what());
-  // The call may touch the terms that a plain loop takes between two reads of the flag: 8192, in 8
-  // pages, which need not start with one.
+  // Between two reads of the flag, a plain loop takes 8192 terms, the bytes of 8 pages. These may
+  // lie on 9 pages, since the first term need not be at the start of a page.
   Product sum(1, 1'000'000, 1);
   EXPECT_EQ(test::cancelled_midway(sum.a, 9, sum), Cancelled("batch_dot").what());
 }

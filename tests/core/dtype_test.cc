@@ -16,21 +16,21 @@
 namespace qkv {
 namespace {
 
-// Returns half the spacing of numbers at x.
+// Returns half the distance between neighbouring numbers of a format near x.
 double half_quantum(double x, int mantissa_bits, int smallest_exponent) {
   return std::ldexp(0.5, std::max(std::ilogb(x), smallest_exponent) - mantissa_bits);
 }
 
-// Returns x rounded to nearest even in a binary format, by real arithmetic: the quantum at x is a
-// power of two, x / quantum is exact, and nearbyint() rounds to even. It depends on no bit pattern.
+// Returns x rounded to nearest even in a binary format, without bit patterns: the quantum at x (the
+// distance of neighbours) is a power of two, x / quantum is exact, and nearbyint() rounds to even.
 double rounded(double x, int mantissa_bits, int smallest_exponent, double largest) {
   if (x == 0 || !std::isfinite(x)) return x;
   const double quantum = 2 * half_quantum(x, mantissa_bits, smallest_exponent);
   const double result = std::nearbyint(x / quantum) * quantum;
   return std::fabs(result) > largest ? std::copysign(HUGE_VAL, x) : result;
 }
-// The formats of the narrow types: the bits of their mantissa and the least exponent of normal
-// numbers.
+// The formats of the 16-bit types: bits of the mantissa, least exponent of normal numbers, largest
+// number.
 struct BFloat16Format {
   using Type = BFloat16;
   static constexpr int kMantissa = 7, kSmallest = -126;
@@ -48,11 +48,11 @@ double rounded_to(double x) {
 
 bool same(double a, double b) { return a == b && std::signbit(a) == std::signbit(b); }
 
-// Returns floats of every exponent, and those at and next to ties.
+// Returns random floats of every exponent, and floats at and next to ties of the 16-bit types.
 std::vector<float> test_floats() {
   std::mt19937 random(1);
   std::vector<float> floats{0.0F, -0.0F, std::numeric_limits<float>::infinity()};
-  for (const float sign : {1.0F, -1.0F}) {  // the largest float16, and where it overflows
+  for (const float sign : {1.0F, -1.0F}) {  // the largest float16, and where rounding overflows
     floats.push_back(sign * 65504.0F);
     floats.push_back(sign * 65520.0F);
     floats.push_back(sign * std::nextafter(65520.0F, 0.0F));
@@ -111,7 +111,7 @@ TYPED_TEST(NarrowFloats, RoundsToNearestEven) {
   EXPECT_GT(compared, 300000);
 }
 
-// A NaN may lose its payload, but neither its sign nor the highest bit of its mantissa.
+// A NaN keeps its sign and becomes quiet (highest mantissa bit 1). Other bits may be lost.
 TYPED_TEST(NarrowFloats, NanStaysNanAndIsQuiet) {
   constexpr std::uint32_t kQuiet = 0x8000U - (1U << (TypeParam::kMantissa - 1));
   for (std::uint32_t payload = 1; payload < 0x800000; payload += 0x1FF) {
@@ -124,7 +124,7 @@ TYPED_TEST(NarrowFloats, NanStaysNanAndIsQuiet) {
   }
 }
 
-TYPED_TEST(NarrowFloats, RoundingToOddMakesTheWayFromFloat64OneRounding) {
+TYPED_TEST(NarrowFloats, RoundingToOddFirstAvoidsDoubleRounding) {
   using Narrow = typename TypeParam::Type;
   std::mt19937_64 random(2);
   const auto check = [](double x) {
@@ -136,7 +136,7 @@ TYPED_TEST(NarrowFloats, RoundingToOddMakesTheWayFromFloat64OneRounding) {
     const double x = std::ldexp(std::uniform_real_distribution<double>(-2, 2)(random),
                                 static_cast<int>(random() % 320) - 160);
     check(x);
-    // Rounding twice goes wrong at and next to a tie.
+    // Rounding twice gives wrong results at and next to a tie.
     const double half = half_quantum(x, TypeParam::kMantissa, TypeParam::kSmallest);
     const double tie = rounded_to<TypeParam>(x) + std::copysign(half, x);
     for (const double near : {tie, std::nextafter(tie, 0.0), tie * (1 + 0x1p-50)}) {

@@ -13,13 +13,13 @@ namespace {
 
 using core::on_one_line;
 
-TEST(OneLine, KeepsWhatIsSeen) {
+TEST(OneLine, KeepsVisibleCharacters) {
   for (const char* text : {"", "a b.npz", "caf\u00E9", "中文", "👩\u200D👧", "C:\\x1b"}) {
     EXPECT_EQ(on_one_line(text), text);
   }
 }
 
-TEST(OneLine, WritesControlsAndWhatIsNotUtf8AsNumbers) {
+TEST(OneLine, WritesInvisibleCharactersAndInvalidUtf8AsNumbers) {
   const std::pair<std::string, const char*> names[] = {
       {"a\x1b[31mb\n\t", R"(a\x1b[31mb\x0a\x09)"},
       {std::string("\0\x7F", 2), R"(\x00\x7f)"},
@@ -37,7 +37,7 @@ TEST(OneLine, WritesControlsAndWhatIsNotUtf8AsNumbers) {
   }
 }
 
-TEST(OneLine, IsCutOffAfterSoManyCharacters) {
+TEST(OneLine, IsCutOffAfterAGivenNumberOfCharacters) {
   EXPECT_EQ(on_one_line("中文\n", 2), "中文...");
   EXPECT_EQ(on_one_line("中文\n", 3), "中文\\x0a");
 }

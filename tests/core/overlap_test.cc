@@ -21,7 +21,7 @@ namespace {
 using Random = std::mt19937_64;
 using Bytes = std::bitset<1 << 16>;
 
-// Memory of which only the addresses are used.
+// Memory that views point to. Tests that use it never read or write its bytes.
 alignas(64) std::uint8_t arena[1 << 16];
 
 Index between(Random& random, Index low, Index high) {
@@ -30,7 +30,7 @@ Index between(Random& random, Index low, Index high) {
 
 struct Touched {
   Bytes bytes;
-  bool twice = false;  // a byte belongs to two elements
+  bool twice = false;  // whether a byte belongs to two elements
 };
 
 // Finds the bytes of all elements by brute force.
@@ -40,9 +40,9 @@ Touched touched_by(const ConstView& view) {
   const Index begin = static_cast<const std::uint8_t*>(view.data()) - arena;
   for_each_offset<1>(view.shape(), {view.strides()}, [&](const auto& offset, const Dims&) {
     for (Index byte = 0; byte < size; ++byte) {
-      const auto place = static_cast<std::size_t>(begin + offset[0] * size + byte);
-      result.twice = result.twice || result.bytes.test(place);
-      result.bytes.set(place);
+      const auto index = static_cast<std::size_t>(begin + offset[0] * size + byte);
+      result.twice = result.twice || result.bytes.test(index);
+      result.bytes.set(index);
     }
   });
   return result;
@@ -134,7 +134,7 @@ TEST(MayOverlap, ProvesMostSlicesOfOneArrayDisjoint) {
   EXPECT_LT(tally.conservative_share(), 0.10);
 }
 
-TEST(MayOverlap, PackedProjectionsAreDisjoint) {
+TEST(MayOverlap, ProjectionsInOneBufferAreDisjoint) {
   for (const Index T : {1, 5}) {
     for (const Index B : {1, 3}) {
       Tensor buffer(DType::kFloat32, {B, T, 4, 2, 8});
@@ -204,7 +204,7 @@ TEST(SelfOverlaps, AgreesWithBruteForce) {
     conservative += self_overlaps(view) && !overlap;
   }
   std::cout << "wild: " << twice << " of 20000 overlap themselves, " << conservative
-            << " others not proved free of it\n";
+            << " others not proved free of overlap\n";
   EXPECT_GT(twice, 2000);
   EXPECT_LT(conservative, 2000);
 }

@@ -138,7 +138,7 @@ TEST(Q8, TakesAnyStridesAndNarrowNumbers) {
 
 // Copies leave blocks as they are, even with a scale of NaN, and do not convert them to other
 // types.
-TEST(Q8, CopiesAreOfBlocks) {
+TEST(Q8, CopiesKeepBlocks) {
   Tensor blocks(DType::kQ8, {2, 3});
   std::uint16_t bits = 0x7DFF;  // a signalling NaN, then others
   for (BlockQ8& block : blocks.values<BlockQ8>()) {
@@ -146,13 +146,13 @@ TEST(Q8, CopiesAreOfBlocks) {
     block.values[31] = static_cast<std::int8_t>(bits);
   }
   const ConstView backwards = slice(transpose(blocks, 0, 1), 0, 2, -1, -1);
-  const Tensor made = contiguous(backwards);
-  ASSERT_EQ(made.dtype(), DType::kQ8);
-  ASSERT_EQ(made.shape(), (Dims{3, 2}));
+  const Tensor copied = contiguous(backwards);
+  ASSERT_EQ(copied.dtype(), DType::kQ8);
+  ASSERT_EQ(copied.shape(), (Dims{3, 2}));
   for (Index n = 0; n < 3; ++n) {
     for (Index m = 0; m < 2; ++m) {
       const BlockQ8 want = blocks.values<BlockQ8>()[static_cast<std::size_t>(m * 3 + 2 - n)];
-      const BlockQ8 got = made.values<BlockQ8>()[static_cast<std::size_t>(n * 2 + m)];
+      const BlockQ8 got = copied.values<BlockQ8>()[static_cast<std::size_t>(n * 2 + m)];
       EXPECT_EQ(std::memcmp(&got, &want, sizeof(BlockQ8)), 0) << n << " " << m;
     }
   }
@@ -175,20 +175,20 @@ TEST(Q8, EmptyArraysAreEmpty) {
 }
 
 TEST(Q8, WrongCallsAreErrors) {
-  Tensor x(DType::kFloat32, {2, 64}), to(DType::kQ8, {2, 2}), whole(DType::kInt32, {2, 64});
-  Tensor odd(DType::kFloat32, {2, 40}), other(DType::kQ8, {2, 1}), f64(DType::kFloat64, {2, 64});
+  Tensor x(DType::kFloat32, {2, 64}), to(DType::kQ8, {2, 2}), integers(DType::kInt32, {2, 64});
+  Tensor broken(DType::kFloat32, {2, 40}), other(DType::kQ8, {2, 1}), f64(DType::kFloat64, {2, 64});
   const auto expect = [](const std::string& text, const auto& call) {
     EXPECT_EQ(test::error_of(call), text);
   };
   expect("quantize_q8: x is absent", [&] { quantize_q8({}, to); });
   expect("quantize_q8: to is absent", [&] { quantize_q8(x, {}); });
   expect("TypeError: quantize_q8: x must be float32, bfloat16 or float16, got int32 [2,64]",
-         [&] { quantize_q8(whole, to); });
+         [&] { quantize_q8(integers, to); });
   expect("TypeError: quantize_q8: x must be float32, bfloat16 or float16, got float64 [2,64]",
          [&] { quantize_q8(f64, to); });
   expect("TypeError: quantize_q8: to must be q8, got float64 [2,64]", [&] { quantize_q8(x, f64); });
   expect("quantize_q8: x must have a last axis of a multiple of 32, got float32 [2,40]",
-         [&] { quantize_q8(odd, other); });
+         [&] { quantize_q8(broken, other); });
   expect(
       "quantize_q8: to must have the shape [..,D/32] = [2,2] where x is [..,D] = [2,64], got q8 "
       "[2,1]",
@@ -196,7 +196,7 @@ TEST(Q8, WrongCallsAreErrors) {
   expect("TypeError: dequantize_q8: to must be float32, got float64 [2,64]",
          [&] { dequantize_q8(to, f64); });
   expect("TypeError: dequantize_q8: x must be q8, got int32 [2,64]",
-         [&] { dequantize_q8(whole, x); });
+         [&] { dequantize_q8(integers, x); });
   expect("dequantize_q8: x is absent", [&] { dequantize_q8({}, x); });
   expect("dequantize_q8: to is absent", [&] { dequantize_q8(to, {}); });
   expect("quantize_q8: to must not share memory with x (x [1,32], to [1,1])", [&] {

@@ -10,7 +10,7 @@
 
 namespace {
 
-TEST(Show, PrintsARowForEachLineOfAnArray) {
+TEST(Show, PrintsALineForEachRowOfAnArray) {
   testing::internal::CaptureStdout();
   qkv::show("x", qkv::tensor({2, 1, 2}, {1, -2.25, 1e-9, 4}));
   qkv::show("y", qkv::tensor({1}, {0.5}));
@@ -40,8 +40,8 @@ TEST(Show, PrintsEveryDtype) {
   EXPECT_EQ(shown(qkv::convert(qkv::ConstView(whole), DType::kBool)), "x 1 0 1\n");
   const std::vector<std::uint64_t> largest{~std::uint64_t{0}};
   EXPECT_EQ(shown(largest), "x 18446744073709551615\n");
-  const std::int32_t below = -7;
-  EXPECT_EQ(shown(qkv::ConstView(&below, qkv::Dims())), "x -7\n");
+  const std::int32_t negative = -7;
+  EXPECT_EQ(shown(qkv::ConstView(&negative, qkv::Dims())), "x -7\n");
 }
 
 TEST(Show, PrintsAnyStrides) {
@@ -69,7 +69,7 @@ TEST(Show, RefusesOtherDtypesBeforeItPrints) {
   EXPECT_EQ(refused({}), rule + "absent");
 }
 
-TEST(Show, ATensorHasAValueForEachElement) {
+TEST(Show, TensorNeedsAValueForEachElement) {
   try {
     qkv::tensor({2, 2}, {1, 2, 3});
     FAIL();

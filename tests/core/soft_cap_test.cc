@@ -18,8 +18,8 @@ class SoftCap : public testing::Test {};
 using Reals = testing::Types<float, double>;
 TYPED_TEST_SUITE(SoftCap, Reals);
 
-// Returns the distance from the true value in units in the last place; subnormal results are
-// skipped.
+// Returns the distance of soft_cap(s, cap) from the true value in units in the last place, or 0 if
+// the true value is subnormal or nearly so.
 template <class T>
 double error_in_ulp(T s, T cap) {
   const long double want = static_cast<long double>(cap) * tanhl(static_cast<long double>(s) / cap);
@@ -47,10 +47,10 @@ TYPED_TEST(SoftCap, IsAccurateEverywhere) {
       }
     }
   }
-  EXPECT_GT(worst, 0.5);  // the measurement ran
+  EXPECT_GT(worst, 0.5);  // errors were measured
 }
 
-TYPED_TEST(SoftCap, SaturatesAndKeepsWhatIsNoNumber) {
+TYPED_TEST(SoftCap, SaturatesAndKeepsNaN) {
   using T = TypeParam;
   using Bits = typename detail::SoftCapNumbers<T>::Bits;
   const T infinity = std::numeric_limits<T>::infinity();
@@ -63,13 +63,13 @@ TYPED_TEST(SoftCap, SaturatesAndKeepsWhatIsNoNumber) {
     EXPECT_EQ(std::bit_cast<Bits>(soft_cap(-T(0), cap)), std::bit_cast<Bits>(-T(0)));
   }
   EXPECT_EQ(soft_cap(T(1e-30), T(1e30)), T(1e-30));
-  // Subnormal caps give less accurate results, but no NaN for numbers.
+  // Subnormal caps give less accurate results, but no NaN for finite scores.
   const T tiny = std::numeric_limits<T>::denorm_min();
   EXPECT_EQ(soft_cap(T(0), tiny), 0);
   EXPECT_EQ(soft_cap(T(1), tiny), tiny);
 }
 
-TYPED_TEST(SoftCap, IsOddAndAtMostTheCap) {
+TYPED_TEST(SoftCap, IsAnOddFunctionAndAtMostTheCap) {
   using T = TypeParam;
   for (const T cap : {T(1.9999), T(2), T(30)}) {
     for (int n = 0; n < 200000; ++n) {
@@ -81,7 +81,7 @@ TYPED_TEST(SoftCap, IsOddAndAtMostTheCap) {
   }
 }
 
-TYPED_TEST(SoftCap, HasItsDerivative) {
+TYPED_TEST(SoftCap, HasTheDerivativeOfTheFormula) {
   using T = TypeParam;
   for (double x : {-70.0, -3.0, -0.1, 0.0, 1e-6, 0.5, 2.0, 9.0, 1e30}) {
     const T s = static_cast<T>(x);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests that softmax and masked_softmax add in the documented order on every CPU target, to the
-// bit, and that a row's bits do not depend on the rest of the call.
+// Tests that on every CPU target, the results of softmax and masked_softmax have the bits of sums
+// in the documented order, and that a row's bits do not depend on the rest of the call.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -56,8 +56,8 @@ Arithmetic arithmetic_of(const std::string& path) {
   return {[](float x) { return core::portable_exp(x); }, true};
 }
 
-// Computes one row in the order of semantics.md, written out: chunks of 512 keys, each with 64
-// partial sums and the tree.
+// Returns the softmax of the N scores s in the order of docs/semantics.md: chunks of 512 keys, each
+// with 64 partial sums, which are added as a tree.
 std::vector<double> softmax_in_canonical_order(const float* s, int N, const Arithmetic& by) {
   float max = -std::numeric_limits<float>::infinity();
   float sum = 0;
@@ -75,19 +75,19 @@ std::vector<double> softmax_in_canonical_order(const float* s, int N, const Arit
       for (std::size_t t = 0; t < half; ++t) p[t] = p[t] + p[half + t];
       p.resize(half);
     }
-    const float both = std::max(max, chunk_max);
-    const float factor = first == 0 ? 0 : by.exp(max - both);
-    sum = by.multiply_add(sum, factor, p[0] * by.exp(chunk_max - both));
-    max = both;
+    const float common = std::max(max, chunk_max);
+    const float factor = first == 0 ? 0 : by.exp(max - common);
+    sum = by.multiply_add(sum, factor, p[0] * by.exp(chunk_max - common));
+    max = common;
   }
   std::vector<double> out(s, s + N);
   for (double& x : out) x = by.exp(static_cast<float>(x) - max) / sum;
   return out;
 }
 
-// Each case has many rows, because in a single row another order often rounds to the same
-// quotients. Rows up to a chunk are processed together, longer ones singly, and a few rows of more
-// than 2^15 numbers in parts if there are several threads.
+// All cases but the last have 100 rows, because in a single row another order often rounds to the
+// same quotients. Rows of up to one chunk are processed together, longer rows one by one. Several
+// threads process a few rows of more than 2^15 numbers in parts.
 TEST(SoftmaxPaths, SumInTheCanonicalOrder) {
   struct Case {
     int N, rows;
@@ -111,8 +111,8 @@ TEST(SoftmaxPaths, SumInTheCanonicalOrder) {
   }
 }
 
-// Compares one call, on one and on three threads, for rows with special values among others and
-// lengths of every kind, with one call per row of only the entries that count.
+// Compares calls of all rows, on one and on three threads, with a call for each row, which for
+// masked_softmax gets only the row's unmasked numbers. Some rows have NaN or infinities.
 void check_rows_alone(const std::string& path, DType dtype, Index rows, Index N, Layout from,
                       Layout to) {
   const std::string replay = path + " " + std::string(name_of(dtype)) + " " + std::to_string(rows) +
@@ -167,7 +167,7 @@ void check_rows_alone(const std::string& path, DType dtype, Index rows, Index N,
   }
 }
 
-TEST(SoftmaxPaths, ARowHasItsBitsWhateverElseTheCallHas) {
+TEST(SoftmaxPaths, RowsDoNotDependOnTheRestOfTheCall) {
   for (const std::string& path : test::paths()) {
     for (const DType dtype : test::kReals) {
       check_rows_alone(path, dtype, 40, 9, Layout::kContiguous, Layout::kContiguous);
@@ -183,17 +183,17 @@ TEST(SoftmaxPaths, ARowHasItsBitsWhateverElseTheCallHas) {
   }
 }
 
-// Each row has two values among many of -inf: in one chunk or in two, next to chunks that are all
-// -inf and after them.
+// Each row has two numbers to test; all others are -inf. The two are in one chunk or in two, some
+// of them next to or after chunks that are all -inf.
 TEST(SoftmaxPaths, Edges) {
-  struct Places {
+  struct Positions {
     std::size_t N, first, last;
   };
   for (const std::string& path : test::paths()) {
     Context context = context_on(path);
     for (const auto& [N, i, j] :
-         {Places{2, 0, 1}, Places{700, 0, 699}, Places{40'000, 0, 39'999}, Places{2048, 600, 1600},
-          Places{1101, 0, 600}, Places{1101, 600, 1100}}) {
+         {Positions{2, 0, 1}, Positions{700, 0, 699}, Positions{40'000, 0, 39'999},
+          Positions{2048, 600, 1600}, Positions{1101, 0, 600}, Positions{1101, 600, 1100}}) {
       const std::string replay = path + ", " + std::to_string(i) + " and " + std::to_string(j);
       const auto of = [&](double first, double last) {
         std::vector<double> row(N, -kInfinity);

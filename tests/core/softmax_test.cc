@@ -31,10 +31,11 @@ using test::kReals;
 using test::Layout;
 using test::values_of;
 
-// The error of exp(x - max) / sum in the accumulator: half an ulp of |x - max| <= range becomes a
-// relative error of range * eps / 2, twice (term and sum), plus the sum's tree (64 partial sums of
-// at most count / 64 terms), exp and the division; then one rounding to the storage type, whose
-// subnormals have an absolute error.
+// Bounds the error of exp(x - max) / sum. In the accumulator, half an ulp of |x - max| <= range
+// becomes a relative error of range * eps / 2, twice (in the term and in the sum). The additions
+// (64 partial sums of at most count / 64 terms, and their tree), exp and the division err, too.
+// Finally the result is rounded to the storage type, where subnormal numbers have an absolute
+// error.
 Bound softmax_bound(DType dtype, Index count, double range) {
   const test::Rounding rounding = test::rounding_of(dtype);
   const double terms = static_cast<double>(count) / 64 + 6;
@@ -42,8 +43,9 @@ Bound softmax_bound(DType dtype, Index count, double range) {
           dtype == DType::kFloat16 ? 0x1p-25 : 1e-37};
 }
 
-// Expects that softmax(x, out) writes to `out` the definition computed in double, for rows of x of
-// which `live(row)` values count, and that it writes neither to x nor to memory around the arrays.
+// Expects that softmax(x, out) writes to `out` what the definition gives in float64, where only the
+// first live(row) numbers of each row are unmasked, and that it writes neither to x nor to memory
+// around the arrays.
 template <class Live, class Softmax>
 void expect_definition(const Guarded& x, const Guarded& out, double range, const Live& live,
                        const Softmax& softmax, const std::string& replay) {
@@ -128,12 +130,12 @@ TEST(Softmax, Refusals) {
   std::vector<float> x(6);
   std::vector<float> y(6);
   std::vector<double> wide(6);
-  std::vector<int> whole(6);
+  std::vector<int> integers(6);
   EXPECT_EQ(error_of([&] { softmax({}, y); }), "softmax: x is absent");
   EXPECT_EQ(error_of([&] { softmax(x, {}); }), "softmax: out is absent");
   EXPECT_EQ(error_of([&] { softmax(x, wide); }),
             "TypeError: softmax: out must have the dtype of x, got float64 [6] for float32 [6]");
-  EXPECT_EQ(error_of([&] { softmax(whole, whole); }),
+  EXPECT_EQ(error_of([&] { softmax(integers, integers); }),
             "TypeError: softmax: x must be float64, float32, bfloat16 or float16, got int32 [6]");
   EXPECT_EQ(error_of([&] {
               softmax(ConstView(x.data(), {2, 3}), y);
@@ -194,7 +196,7 @@ TEST(MaskedSoftmax, RefusesLengthsByEntryAndValueBeforeWriting) {
             "[2,2,4])");
   EXPECT_EQ(error(std::vector<float>{1, 2}),
             "TypeError: masked_softmax: lengths must be integers, got float32 [2]");
-  EXPECT_TRUE(compare("out", out, nines, {}, "")) << "an error must leave out alone";
+  EXPECT_TRUE(compare("out", out, nines, {}, "")) << "an error must not change out";
   std::vector<float> row(4);
   EXPECT_EQ(error_of([&] { masked_softmax(row, {}, row); }),
             "masked_softmax: x must be [B,T,N] or [B,N], got float32 [4]");
@@ -227,8 +229,8 @@ TEST(Softmax, StopsInTheMidstOfRowsAndOfOneRow) {
     test::TouchedArray x(DType::kFloat64, {count, N});
     test::TouchedArray out(DType::kFloat64, {count, N});
     const auto call = [&](Context& context) { softmax(x, out, context); };
-    // The call may touch about as much of inputs and outputs as is processed between two reads of
-    // the flag.
+    // After the flag is set, the call may touch about as much of x and out as it processes between
+    // two reads of the flag.
     EXPECT_EQ(test::cancelled_midway(x, 17, call), Cancelled("softmax").what());
     EXPECT_EQ(test::cancelled_midway(out, 17, call), Cancelled("softmax").what());
   }

@@ -39,8 +39,8 @@ TEST(Tensors, AreZeroAlignedAndTyped) {
   EXPECT_FALSE(Tensor().given());
 }
 
-// Memory that was freed before is zero in a new tensor, too. Sizes of 2^15 float32 and more come
-// from calloc.
+// A new tensor is zero even in memory that was freed before. Tensors of 2^15 or more float32 get
+// their memory from calloc.
 TEST(Tensors, LargeOnesAreZeroAndAligned) {
   for (int repeat = 0; repeat < 3; ++repeat) {
     for (const Index size : {(Index{1} << 15) - 1, Index{1} << 15, Index{1} << 18}) {

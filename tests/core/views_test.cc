@@ -52,7 +52,7 @@ TEST(Dims, HoldAtMostEight) {
   Dims dims(1, 2, 3, 4, 5, 6, 7, 8);
   EXPECT_EQ(to_string(dims), "[1,2,3,4,5,6,7,8]");
   EXPECT_EQ(error_of([&] { dims.push_back(9); }),
-            "Dims: values must be at most 8 numbers, got one more, 9, after [1,2,3,4,5,6,7,8]");
+            "Dims: values must be at most 8 numbers, got [1,2,3,4,5,6,7,8] and then 9");
   const std::vector<Index> nine(9, 1);
   EXPECT_EQ(error_of([&] { Dims{std::span<const Index>(nine)}; }),
             "Dims: values must be at most 8 numbers, got 9");
@@ -95,7 +95,7 @@ TEST(Shapes, Broadcast) {
 
 // ---- views ----------------------------------------------------------------------------------
 
-TEST(Views, RefuseWhatCannotBe) {
+TEST(Views, RefuseInvalidLayouts) {
   float x[4] = {};
   EXPECT_EQ(error_of([&] {
               View(x, {2, 2}, {1});
@@ -114,8 +114,8 @@ TEST(Views, RefuseWhatCannotBe) {
   EXPECT_EQ(error_of([&] { View(x, DType::kNone, {2}, {1}); }),
             "TypeError: View: dtype must be an element type, got none");
   EXPECT_EQ(error_of([&] { View(reinterpret_cast<char*>(x) + 2, DType::kFloat32, {2}, {1}); }),
-            "View: data must be aligned for its elements, got an address that is not for float32 "
-            "[2]");
+            "View: data must be aligned for its elements, got an address that is not aligned for "
+            "float32 [2]");
   const std::string reach = "View: strides must reach less than 2^63 bytes, got ";
   EXPECT_EQ(error_of([&] { View(x, {3}, {kHuge}); }),
             reach + "[4611686018427387904] for float32 [3]");
@@ -159,7 +159,7 @@ TEST(Views, Contiguity) {
 
 // ---- slice, permute, transpose, broadcast ---------------------------------------------------
 
-TEST(Slice, TakesWhatPythonsRangeNames) {
+TEST(Slice, TakesTheIndicesOfPythonsRange) {
   Tensor x = counting({10});
   const auto taken = [&](Index start, Index stop, Index step) {
     return test::values_of(slice(View(x), 0, start, stop, step));
@@ -190,7 +190,7 @@ TEST(Slice, KeepsTheOtherAxes) {
   EXPECT_EQ(empty.data(), nullptr) << "a null pointer must not be moved";
 }
 
-TEST(Slice, RefusesWhatLiesOutside) {
+TEST(Slice, RefusesInvalidAxesAndIndices) {
   Tensor x = counting({2, 5});
   const auto error = [&](int axis, Index start, Index stop, Index step) {
     return error_of([&] { slice(View(x), axis, start, stop, step); });
@@ -225,9 +225,9 @@ TEST(Permute, ReordersAxes) {
             "permute: axes must name an axis of float64 [2,3,4], got 3");
 }
 
-TEST(Transpose, SwapsTwo) {
+TEST(Transpose, SwapsTwoAxes) {
   Tensor x = counting({1, 6, 6});
-  EXPECT_EQ(transpose(View(x), 1, 2).strides(), Dims(36, 1, 6));  // printed in seed 001
+  EXPECT_EQ(transpose(View(x), 1, 2).strides(), Dims(36, 1, 6));  // as printed in seed 001
   EXPECT_EQ(transpose(ConstView(x), -1, -3).shape(), Dims(6, 6, 1));
   EXPECT_NE(error_of([&] { transpose(View(x), 0, 3); }), "");
 }
@@ -273,14 +273,15 @@ TEST(Reshape, SaysWhichAxesCannotBeMerged) {
   EXPECT_EQ(error_of([&] {
               reshape(transposed, {2, 12});
             }),
-            "reshape: view axes 1 and 2 (sizes 4 and 3, strides 1 and 4) cannot be merged without "
-            "a copy to reshape float64 [2,4,3] to [2,12]; reshape contiguous(view)");
+            "reshape: view needs a copy to reshape float64 [2,4,3] to [2,12], because axes 1 and 2 "
+            "(sizes 4 and 3, strides 1 and 4) cannot be merged; call reshape(contiguous(view), "
+            "...)");
   EXPECT_EQ(test::values_of(reshape(View(contiguous(transposed)), {2, 12})),
             test::values_of(transposed));
   EXPECT_EQ(reshape(transposed, {2, 2, 2, 3}).strides(), Dims(12, 2, 1, 4));
 }
 
-TEST(Reshape, Counts) {
+TEST(Reshape, NeedsAsManyElements) {
   Tensor x = counting({2, 6});
   const auto error = [&](const Dims& shape) { return error_of([&] { reshape(View(x), shape); }); };
   EXPECT_EQ(error({5}), "reshape: shape [5] does not hold the 12 elements of float64 [2,6]");
@@ -298,12 +299,12 @@ TEST(Reshape, Counts) {
             "reshape: shape has -1 next to a size of 0, where any size would fit, got [0,-1]");
 }
 
-// A reshape of any view either reads its elements in C order, or is rejected because two elements
-// that become neighbours cannot be reached with one stride.
+// A reshape of any view either keeps the C order of its elements, or is refused, because one stride
+// cannot replace those of axes that must be merged. The reason is not checked here.
 TEST(Reshape, RandomViewsKeepTheirOrder) {
   std::mt19937_64 random(1);
   const std::vector<Dims> shapes{{24}, {2, 12}, {4, 6}, {2, 3, 4}, {3, 2, 2, 2}, {1, 24, 1}};
-  int done = 0;
+  int reshaped = 0;
   int refused = 0;
   for (int n = 0; n < 3000; ++n) {
     Tensor memory = counting({4, 6, 4, 2});
@@ -316,12 +317,12 @@ TEST(Reshape, RandomViewsKeepTheirOrder) {
     try {
       const View shaped = reshape(view, shapes[random() % shapes.size()]);
       EXPECT_EQ(test::values_of(shaped), want);
-      ++done;
+      ++reshaped;
     } catch (const Error&) {
       ++refused;
     }
   }
-  EXPECT_GT(done, 100);
+  EXPECT_GT(reshaped, 100);
   EXPECT_GT(refused, 100);
 }
 

@@ -10,7 +10,7 @@
 #include "tests/attention/largest.h"
 #include "tests/attention/paths.h"
 #include "tests/attention/random_call.h"
-#include "tests/cuda/emulated_forward.h"
+#include "tests/cuda/emulated_attention.h"
 #include "tests/cuda/forward_calls.h"
 #include "tests/support/compare.h"
 
@@ -55,7 +55,7 @@ INSTANTIATE_TEST_SUITE_P(Part, EmulatedAdditive, testing::Range(0, kParts));
 
 // ---- precision --------------------------------------------------------------------------------
 
-// Returns normal numbers, or for D = 1 powers of two, whose products are exact.
+// Returns [count,D] normal numbers, or for D = 1 powers of two, whose products are exact.
 Tensor rows(Index count, Index D, std::uint64_t seed) {
   Tensor x = normal({count, D}, seed);
   if (D > 1) return x;
@@ -83,7 +83,7 @@ std::vector<double> scores_of_pairs(DType dtype, const Tensor& q, const Tensor& 
 
 class AdditivePrecision : public testing::TestWithParam<Place> {};
 
-// The bound of docs/semantics.md, as AdditivePathPrecision tests it on the paths of CPUs.
+// Tests the bound of docs/semantics.md, which AdditivePathPrecision tests for the paths of CPUs.
 TEST_P(AdditivePrecision, ScoresAreWithinTheBoundOfTanh) {
   const std::string reason = why_not(GetParam());
   if (!reason.empty()) GTEST_SKIP() << reason;

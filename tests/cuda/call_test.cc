@@ -12,8 +12,8 @@
 #include "tests/cuda/fake_calls.h"
 #include "tests/support/errors.h"
 
-// Tests calls on a fake driver (fake_driver.cc). Its device 0 has the memory from kMemory on, its
-// device 2 the memory from 2 kMemory on.
+// Tests calls with a fake driver (fake_driver.cc). The kMemory bytes from address kMemory on are
+// memory of device 0, those from address 2 kMemory on memory of device 2.
 namespace qkv::test {
 namespace {
 
@@ -52,7 +52,7 @@ TEST_F(CudaCall, LaunchesTheKernelThatItsOptionsNeed) {
     cuda::run_attention(driver_, inputs(dtype), options, outputs(dtype), {});
     return calls();
   };
-  // 3 blocks of 128 queries for each of 16 heads.
+  // There are 3 blocks of 128 queries for each of 2 x 8 heads.
   const std::string plain = launched(DType::kBFloat16, {.masks = {Causal{}}});
   EXPECT_NE(plain.find("function qkv_forward_bfloat16_64\n"), std::string::npos) << plain;
   EXPECT_NE(plain.find("launch 48 1 1 128 1 1 "), std::string::npos) << plain;
@@ -62,7 +62,7 @@ TEST_F(CudaCall, LaunchesTheKernelThatItsOptionsNeed) {
   EXPECT_NE(every.find("launch 48 1 1 128 1 1 "), std::string::npos) << every;
 }
 
-// Arrays of float32 and an additive score of 40 units, whose Wk has an axis of heads if `per_head`.
+// A call of float32 with an additive score of 40 units. Wk has an axis of heads if `per_head`.
 struct AdditiveCall {
   explicit AdditiveCall(Index queries, bool per_head = false)
       : inputs{at(0, {2, 8, queries, 64}), at(1, {2, 4, 500, 32}), at(2, {2, 4, 500, 100})},
@@ -77,26 +77,27 @@ struct AdditiveCall {
   Outputs outputs;
 };
 
-TEST_F(CudaCall, ProjectsForAdditiveScoresInMemoryOfItsOwn) {
+TEST_F(CudaCall, AllocatesProjectionsForAdditiveScores) {
   if (cuda::images().empty()) GTEST_SKIP() << cuda::why_no_device();
   const auto launched = [&](const AdditiveCall& call) {
     cuda::run_attention(driver_, call.inputs, call.options, call.outputs, {});
     return calls();
   };
   const std::string text = launched(AdditiveCall(300));
-  const auto place = [&](const std::string& line) { return text.find(line + "\n"); };
-  const auto launch = [&](const std::string& line, std::size_t from) {
+  const auto position = [&](const std::string& line) { return text.find(line + "\n"); };
+  const auto position_from = [&](const std::string& line, std::size_t from) {
     return text.find(line, from);
   };
-  // 40 numbers for 2 x 8 x 300 rows of q and 2 x 4 x 500 of k; blocks of 64 rows and 64 units.
-  const std::size_t allocated = place("allocate " + std::to_string(4 * 40 * (4800 + 4000)));
-  const std::size_t projected = place("function qkv_additive_project");
-  const std::size_t scored = place("function qkv_additive_128");
+  // Each of 2 x 8 x 300 rows of q and 2 x 4 x 500 rows of k has 40 projections. A block projects 64
+  // rows to 64 units.
+  const std::size_t allocated = position("allocate " + std::to_string(4 * 40 * (4800 + 4000)));
+  const std::size_t projected = position("function qkv_additive_project");
+  const std::size_t scored = position("function qkv_additive_128");
   ASSERT_NE(allocated, std::string::npos) << text;
   ASSERT_LT(allocated, projected) << text;
-  EXPECT_LT(launch("launch 144 1 1 128 1 1 ", projected), scored) << text;
-  EXPECT_LT(launch("launch 80 1 1 128 1 1 ", scored), place("free")) << text;
-  EXPECT_NE(place("free"), std::string::npos) << text;
+  EXPECT_LT(position_from("launch 144 1 1 128 1 1 ", projected), scored) << text;
+  EXPECT_LT(position_from("launch 80 1 1 128 1 1 ", scored), position("free")) << text;
+  EXPECT_NE(position("free"), std::string::npos) << text;
   EXPECT_TRUE(text.ends_with("pop\n")) << text;
   // With a Wk for each head, keys are projected for each query head.
   const std::string heads = launched(AdditiveCall(300, true));
@@ -105,7 +106,7 @@ TEST_F(CudaCall, ProjectsForAdditiveScoresInMemoryOfItsOwn) {
       << heads;
 }
 
-TEST_F(CudaCall, SaysWhereMemoryForProjectionsIsMissing) {
+TEST_F(CudaCall, SaysHowManyBytesItCannotAllocate) {
   const AdditiveCall call(Index{50'000'000});
   EXPECT_THROW(cuda::run_attention(driver_, call.inputs, call.options, call.outputs, {}),
                cuda::DriverError);
@@ -232,7 +233,7 @@ class CudaBackward : public CudaCall {
   }
 };
 
-TEST_F(CudaBackward, LaunchesTheKernelsOfTheGradientsThatAreAsked) {
+TEST_F(CudaBackward, LaunchesTheKernelsOfRequestedGradients) {
   if (cuda::images().empty()) GTEST_SKIP() << cuda::why_no_device();
   const auto launched = [&](const BackwardArrays& x) {
     run(x);
@@ -240,19 +241,19 @@ TEST_F(CudaBackward, LaunchesTheKernelsOfTheGradientsThatAreAsked) {
   };
   const BackwardArrays all;
   const std::string text = launched(all);
-  const auto place = [&](const std::string& line, std::size_t from) {
+  const auto position = [&](const std::string& line, std::size_t from) {
     return text.find(line, from);
   };
   // Statistics take 16 bytes for each query of each head. There are 5 blocks of 64 queries for each
   // of 2 x 8 heads, and 8 blocks of 64 keys for each of 2 x 4 key heads.
-  const std::size_t allocated = place("allocate " + std::to_string(16 * 4800) + "\n", 0);
-  const std::size_t prepared = place("function qkv_prepare_gradients_bfloat16_64\n", allocated);
-  const std::size_t queries = place("function qkv_query_gradients_bfloat16_64\n", prepared);
-  const std::size_t keys = place("function qkv_key_gradients_bfloat16_64\n", queries);
+  const std::size_t allocated = position("allocate " + std::to_string(16 * 4800) + "\n", 0);
+  const std::size_t prepared = position("function qkv_prepare_gradients_bfloat16_64\n", allocated);
+  const std::size_t queries = position("function qkv_query_gradients_bfloat16_64\n", prepared);
+  const std::size_t keys = position("function qkv_key_gradients_bfloat16_64\n", queries);
   ASSERT_NE(keys, std::string::npos) << text;
-  EXPECT_LT(place("launch 80 1 1 128 1 1 ", prepared), queries) << text;
-  EXPECT_LT(place("launch 80 1 1 128 1 1 ", queries), keys) << text;
-  EXPECT_LT(place("launch 64 1 1 128 1 1 ", keys), place("free\n", keys)) << text;
+  EXPECT_LT(position("launch 80 1 1 128 1 1 ", prepared), queries) << text;
+  EXPECT_LT(position("launch 80 1 1 128 1 1 ", queries), keys) << text;
+  EXPECT_LT(position("launch 64 1 1 128 1 1 ", keys), position("free\n", keys)) << text;
   EXPECT_TRUE(text.ends_with("pop\n")) << text;
 
   BackwardArrays some;
@@ -262,8 +263,8 @@ TEST_F(CudaBackward, LaunchesTheKernelsOfTheGradientsThatAreAsked) {
   some.gradients.k = some.gradients.v = {};
   EXPECT_EQ(launched(some).find("key_gradients"), std::string::npos);
 
-  // Slopes take 4 more bytes for each query of each head. A block sums the gradient of each of 8
-  // slopes, and of each of 8 sinks.
+  // For the gradient of slopes, the call allocates 4 bytes more for each query of each head. One
+  // block sums the gradient of one slope or sink, of which there are 8 each.
   some.options.alibi = some.options.sinks = BackwardArrays::at(9, {8});
   some.gradients.alibi = BackwardArrays::at(10, {8});
   some.gradients.sinks = BackwardArrays::at(11, {8});
@@ -399,7 +400,7 @@ TEST_F(CudaBackward, RefusesArraysOfOtherMemoryByName) {
             "input_gradients.v must be in the memory of device 0, got memory of the host");
 }
 
-TEST_F(CudaCall, RefusesDevicesThatAreNotThereOrTooOld) {
+TEST_F(CudaCall, RefusesAbsentAndOldDevices) {
   const DType dtype = DType::kBFloat16;
   EXPECT_NE(error(inputs(dtype), {}, outputs(dtype), {.device = 3}).find("stream"),
             std::string::npos);

@@ -16,11 +16,12 @@ namespace {
 constexpr int kInvalid = 1;
 
 std::mutex mutex;
-std::mutex launch_mutex;                        // the emulator runs one kernel at a time
-std::map<std::uint64_t, std::uint64_t> memory;  // first byte and byte after the last
+std::mutex launch_mutex;  // the emulator runs one kernel at a time
+// Ranges of memory of device 0: the address of the first byte, and that after the last.
+std::map<std::uint64_t, std::uint64_t> memory;
 std::uint64_t last_stream = 0;
 
-// A range may lie within another, as an allocation's within one that a test has declared.
+// Ranges may be nested: an allocation may lie in a range that a test has declared.
 bool is_device_memory(std::uint64_t address) {
   const std::lock_guard lock(mutex);
   return std::any_of(memory.begin(), memory.upper_bound(address),
@@ -31,12 +32,12 @@ bool is_device_memory(std::uint64_t address) {
 
 extern "C" {
 
-// Makes these bytes of the host's memory count as memory of device 0.
+// Declares a range of the host's memory to be memory of device 0.
 void fake_device_memory(std::uint64_t address, std::uint64_t bytes) {
   const std::lock_guard lock(mutex);
   memory[address] = address + bytes;
 }
-// Undoes fake_device_memory() for the bytes that begin at this address.
+// Undoes fake_device_memory() for the range that begins at this address.
 void fake_host_memory(std::uint64_t address) {
   const std::lock_guard lock(mutex);
   memory.erase(address);
@@ -73,7 +74,8 @@ int cuStreamSynchronize(void*) { return 0; }
 
 int cuPointerGetAttributes(unsigned count, const int* attributes, void** values,
                            std::uint64_t address) {
-  // Attribute 2 is the type of memory (2: a device's), 9 the device's number, -2 for other memory.
+  // Attribute 2 is the type of memory (2: of a device, 0: other). Attribute 9 is the device's
+  // number (-2: none).
   const bool device = is_device_memory(address);
   for (unsigned n = 0; n < count; ++n) {
     const int value = attributes[n] == 2              ? (device ? 2 : 0)

@@ -17,7 +17,7 @@
 namespace qkv::test {
 namespace {
 
-// Returns the number of the first device that is new enough, or -1.
+// Returns the number of the first device that kernels of this build can run on, or -1.
 int usable_device() {
   for (const cuda::Device& device : cuda::devices()) {
     if (device.major >= cuda::kLeastMajor) return device.number;
@@ -25,7 +25,7 @@ int usable_device() {
   return -1;
 }
 
-// A copy of a host array in memory of the current context, between two bands of bytes 0xFF. A
+// Memory of the current context for a copy of a host array, between two bands of bytes 0xFF. A
 // kernel that reads a band as reals gets NaN.
 class OnDevice {
  public:
@@ -55,7 +55,7 @@ class OnDevice {
 
   const View& view() const { return view_; }
 
-  // Copies the host's array, or given bytes in its place, to the device.
+  // Fills the bands, and copies the host's array or the given bytes to the device.
   void put() { put(host_bytes()); }
   std::vector<std::uint8_t> host_bytes() const { return {host_data(), host_data() + bytes_}; }
   void put(const std::vector<std::uint8_t>& bytes) {
@@ -64,22 +64,23 @@ class OnDevice {
     check(driver_.functions().copy_to_device(memory_ + before_, bytes.data(), bytes_, nullptr));
   }
 
-  // Returns the array's bytes with the bands around them.
-  std::vector<std::uint8_t> taken() const {
+  // Returns the bytes on the device: the array's and those of the bands around it.
+  std::vector<std::uint8_t> all_bytes() const {
     std::vector<std::uint8_t> all(before_ + bytes_ + kBand);
     check(driver_.functions().copy_to_host(all.data(), memory_, all.size(), nullptr));
     check(driver_.functions().synchronize(nullptr));
     return all;
   }
 
-  // Whether the bytes on the device, with the bands around them, are those that put() has copied.
-  bool is_as_put() const {
+  // Whether the bytes on the device, bands included, are as put() without an argument wrote them.
+  bool is_intact() const {
     std::vector<std::uint8_t> all(before_ + bytes_ + kBand, 0xFF);
     std::copy_n(host_data(), bytes_, all.begin() + static_cast<std::ptrdiff_t>(before_));
-    return taken() == all;
+    return all_bytes() == all;
   }
 
-  // Copies what taken() returned to the host's array. Returns whether the bands are as they were.
+  // Copies the array in `all`, which all_bytes() returned, to the host. Returns whether the bands
+  // are unchanged.
   bool put_back(const std::vector<std::uint8_t>& all) const {
     const auto first = all.begin() + static_cast<std::ptrdiff_t>(before_);
     const auto end = first + static_cast<std::ptrdiff_t>(bytes_);
@@ -89,7 +90,7 @@ class OnDevice {
   }
 
  private:
-  // The bytes of a band: a multiple of every alignment.
+  // The least size of a band in bytes, a multiple of every alignment.
   static constexpr std::size_t kBand = 256;
 
   std::uint8_t* host_data() const {
@@ -98,9 +99,10 @@ class OnDevice {
   void check(cuda::Status status) const { driver_.check(status, "testing"); }
 
   const cuda::Driver& driver_;
-  std::uintptr_t host_ = 0;  // of the lowest element
+  std::uintptr_t host_ = 0;  // address of the lowest element
   std::size_t bytes_ = 0;
-  std::size_t before_ = 0;  // bytes of the first band: the lowest element keeps its alignment
+  // Size of the first band, by which the lowest element keeps its alignment.
+  std::size_t before_ = 0;
   cuda::Address memory_ = 0;
   View view_;
 };
@@ -122,7 +124,7 @@ class DeviceCall {
 
   const Inputs& inputs() const { return inputs_; }
   const Options& options() const { return options_; }
-  // move() replaces an array that is read by its copy on the device, move_result() a result.
+  // Replaces an array that the call reads by a copy on the device.
   void move(ConstView& view) {
     if (!view.given()) return;
     OnDevice& array = arrays_.emplace_back(driver_, view);
@@ -130,21 +132,22 @@ class DeviceCall {
     read_.push_back(&array);
     view = array.view();
   }
+  // Replaces a result by memory on the device, from which run() copies it back.
   void move_result(View& view) {
     if (!view.given()) return;
     results_.push_back(&arrays_.emplace_back(driver_, view));
     view = results_.back()->view();
   }
 
-  // Calls f() `runs` times, each time with results that begin as they are on the host. Copies the
-  // results of the first run back. Throws std::runtime_error if a run writes to other bytes than
-  // those of results, or its results differ from the first run's.
+  // Calls f() `runs` times, each time with results that have the bytes they had before run().
+  // Copies the results of the first run to the host. Throws std::runtime_error if a run writes to
+  // other bytes than those of results, or if its results differ from the first run's.
   template <class F>
   void run(int runs, const F& f) {
     const std::vector<std::vector<std::uint8_t>> first = run_once(f);
     bool intact = true;
     for (std::size_t n = 0; n < first.size(); ++n) {
-      again_.push_back(results_[n]->host_bytes());
+      initial_.push_back(results_[n]->host_bytes());
       intact = results_[n]->put_back(first[n]) && intact;
     }
     if (!intact) throw std::runtime_error("bytes around a result on the device were written");
@@ -152,7 +155,7 @@ class DeviceCall {
       if (run_once(f) != first) throw std::runtime_error("two runs differ in bits");
     }
     for (const OnDevice* array : read_) {
-      if (!array->is_as_put()) throw std::runtime_error("an array that is only read was written");
+      if (!array->is_intact()) throw std::runtime_error("an array that is only read was written");
     }
   }
 
@@ -178,15 +181,15 @@ class DeviceCall {
   template <class F>
   std::vector<std::vector<std::uint8_t>> run_once(const F& f) {
     for (std::size_t n = 0; n < results_.size(); ++n) {
-      if (again_.empty()) {
+      if (initial_.empty()) {
         results_[n]->put();
       } else {
-        results_[n]->put(again_[n]);
+        results_[n]->put(initial_[n]);
       }
     }
     f();
     std::vector<std::vector<std::uint8_t>> all;
-    for (const OnDevice* result : results_) all.push_back(result->taken());
+    for (const OnDevice* result : results_) all.push_back(result->all_bytes());
     return all;
   }
 
@@ -196,7 +199,7 @@ class DeviceCall {
   std::deque<OnDevice> arrays_;
   std::vector<const OnDevice*> read_;
   std::vector<OnDevice*> results_;
-  std::vector<std::vector<std::uint8_t>> again_;  // results before the call, for further runs
+  std::vector<std::vector<std::uint8_t>> initial_;  // bytes of the results before the first run
 };
 
 }  // namespace
@@ -226,10 +229,10 @@ void device_backward(const Inputs& inputs, const Options& options, const Saved& 
   cuda::Driver& driver = cuda::driver();
   const cuda::CurrentContext context(driver, "test", device);
   DeviceCall call(driver, inputs, options);
-  Saved kept = saved;
+  Saved saved_copy = saved;
   OutputGradients from = sources;
   InputGradients to = gradients;
-  for (ConstView* view : {&kept.out, &kept.lse, &from.out, &from.lse}) call.move(*view);
+  for (ConstView* view : {&saved_copy.out, &saved_copy.lse, &from.out, &from.lse}) call.move(*view);
   for (View* view : {&to.q, &to.k, &to.v, &to.bias, &to.alibi, &to.sinks}) {
     call.move_result(*view);
   }
@@ -237,7 +240,8 @@ void device_backward(const Inputs& inputs, const Options& options, const Saved& 
     for (View* view : {&score->wq, &score->wk, &score->v, &score->b}) call.move_result(*view);
   }
   call.run(runs, [&] {
-    cuda::attention_backward(call.inputs(), call.options(), kept, from, to, {.device = device});
+    cuda::attention_backward(call.inputs(), call.options(), saved_copy, from, to,
+                             {.device = device});
   });
 }
 

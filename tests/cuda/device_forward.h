@@ -8,19 +8,21 @@
 
 namespace qkv::test {
 
-// Why device_attention() cannot run here: no device, or none that is new enough. Empty if it can.
+// Returns why device_attention() cannot run here (no device, or none that is new enough), or an
+// empty string.
 std::string why_no_device_attention();
 
 // Computes attention() of arrays on the host by cuda::attention() on the first device that is new
-// enough. Copies all bytes from the lowest to the highest element of each array there, so that
-// strides, alignment and gaps stay, and the results back. Runs the call `runs` times and throws
-// std::runtime_error if a run gives other bits than the first, or writes a byte around a result or
-// of an array that is only read.
+// enough. Copies to the device all bytes from the lowest to the highest element of each array,
+// which keeps strides, alignment and gaps, and copies the results back. Runs the call `runs` times.
+// Throws std::runtime_error if a run gives other bits than the first, or writes a byte around a
+// result or in an array that is only read.
 void device_attention(const Inputs& inputs, const Options& options, const Outputs& outputs,
                       int runs = 1);
 
-// Computes attention_backward() by cuda::attention_backward() on that device, as device_attention()
-// does, for the gradients of q, k, v, bias, slopes and sinks, and of additive parameters.
+// Computes attention_backward() by cuda::attention_backward(), with the device, copies and checks
+// of device_attention(). The gradients may be those of q, k, v, bias, slopes, sinks and parameters
+// of the additive score.
 void device_backward(const Inputs& inputs, const Options& options, const Saved& saved,
                      const OutputGradients& sources, const InputGradients& gradients, int runs = 1);
 

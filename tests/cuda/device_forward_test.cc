@@ -15,15 +15,15 @@
 #include "tests/cuda/gradient_calls.h"
 
 // Compares the kernels on a GPU with the reference. Calls are drawn as in forward_test.cc,
-// additive_test.cc and gradients_test.cc, which run in the emulator, but more of them.
+// additive_test.cc and gradients_test.cc, which run in the emulator, and at least as many.
 namespace qkv::test {
 namespace {
 
 constexpr const char* kPath = "cuda on a device";
 constexpr const char* kProgram = "test_cuda";
 
-// How often a call runs: each run must give equal bits. A tool that watches every access makes 20
-// runs too slow.
+// The number of runs of each call, which must all give equal bits. 20 runs would be too slow under
+// a tool that watches every memory access.
 int runs() { return is_brief() ? 2 : 20; }
 
 class DeviceForward : public testing::TestWithParam<int> {

@@ -22,7 +22,7 @@ using cuda::CurrentContext;
 using cuda::Driver;
 using cuda::MemoryKind;
 
-// The fake driver with devices, and its list of calls.
+// The fake driver `devices`, and the list of calls that it gets.
 class Fake : public testing::Test {
  protected:
   Fake() : driver_(path_of("devices").c_str(), 13000) { calls(); }
@@ -40,7 +40,7 @@ std::string why(const std::string& library, int least_version = 13000) {
   return driver.why_no_device();
 }
 
-TEST_F(Fake, HasItsDevicesListed) {
+TEST_F(Fake, ListsItsDevices) {
   EXPECT_EQ(driver_.why_no_device(), "");
   ASSERT_EQ(driver_.devices().size(), 3U);
   const cuda::Device& first = driver_.devices()[0];
@@ -76,7 +76,7 @@ TEST(Drivers, ThatAreNoLibrarySayWhatTheLoaderSays) {
   EXPECT_TRUE(reason.starts_with("the CUDA driver cannot be opened: " + file)) << reason;
 }
 
-TEST(Drivers, RunKernelsOfEarlierVersionsAndOfTheirMajorOne) {
+TEST(Drivers, RunKernelsOfEarlierVersionsAndOfTheSameMajorVersion) {
   for (const int version : {12080, 13000, 13020}) {
     EXPECT_EQ(Driver(path_of("devices").c_str(), version).why_no_device(), "") << version;
   }

@@ -36,7 +36,7 @@ struct Copy {
 struct Fiber {
   std::unique_ptr<char[]> stack{new char[kStackBytes]};
   ucontext_t start{};
-  std::jmp_buf place{};
+  std::jmp_buf paused_at{};
   bool started = false;
   bool done = false;
   const char* waits_for = "";
@@ -44,20 +44,20 @@ struct Fiber {
   std::vector<Copy> open;                 // not committed
 };
 
-// A place where `count` threads meet. The last one to arrive runs an action for all of them.
+// The state of a barrier for meet().
 struct Meeting {
   int arrived = 0;
-  std::uint64_t generation = 0;
+  std::uint64_t generation = 0;  // how often all threads have met
 };
 
 struct Machine {
   std::vector<Fiber> fibers;
-  std::vector<std::size_t> order;  // of the threads in a round
+  std::vector<std::size_t> order;  // in which threads run in a round
   std::jmp_buf scheduler{};
   int current = 0;
   std::int64_t block = 0;
   bool progress = false;
-  std::vector<int> delays;  // of each warp, in rounds
+  std::vector<int> delays;  // for each warp, how many rounds it still waits
   std::vector<unsigned char> shared;
   std::mt19937 random;
   const std::function<void()>* kernel = nullptr;
@@ -66,8 +66,8 @@ struct Machine {
   Meeting block_meeting;
   std::vector<Meeting> warp_meetings;
   bool any = false, any_result = false;
-  std::vector<std::array<std::uint32_t, 8>> given;  // what each thread brought to a meeting
-  std::vector<std::array<std::uint32_t, 4>> received;
+  std::vector<std::array<std::uint32_t, 8>> given;     // what each thread brings to a meeting
+  std::vector<std::array<std::uint32_t, 4>> received;  // what each thread gets there
 };
 
 Machine* machine = nullptr;
@@ -89,16 +89,18 @@ void run_fiber() {
 void pause(const char* waits_for) {
   Fiber& fiber = self();
   fiber.waits_for = waits_for;
-  if (setjmp(fiber.place) == 0) std::longjmp(machine->scheduler, 1);
+  if (setjmp(fiber.paused_at) == 0) std::longjmp(machine->scheduler, 1);
 }
 
 void resume(Fiber& fiber) {
   if (setjmp(machine->scheduler) != 0) return;
-  if (fiber.started) std::longjmp(fiber.place, 1);
+  if (fiber.started) std::longjmp(fiber.paused_at, 1);
   fiber.started = true;
   setcontext(&fiber.start);
 }
 
+// Waits until `count` threads have called meet(). The last of them runs action() before any
+// returns.
 template <class Action>
 void meet(Meeting& meeting, int count, const char* name, const Action& action) {
   const std::uint64_t generation = meeting.generation;
@@ -134,7 +136,7 @@ unsigned char* shared_at(std::uint32_t at, std::size_t bytes) {
 
 void land(const Copy& copy) { std::memcpy(shared_at(copy.to, 16), copy.bytes.data(), 16); }
 
-// Lets some of the copies that are under way land.
+// Lets some of the committed copies land.
 void land_some(Machine& m) {
   for (Fiber& fiber : m.fibers) {
     for (std::vector<Copy>& group : fiber.groups) {
@@ -261,8 +263,8 @@ std::array<std::uint32_t, 4>& own_received() {
   return machine->received[static_cast<std::size_t>(machine->current)];
 }
 
-// Returns y moved by up to `most` units in the last place, by how many depends on x alone: an
-// approximation errs by as much as the PTX manual permits.
+// Returns y plus an error of up to `most` units in the last place, as the PTX manual permits for an
+// approximation. The error depends on x alone.
 float off_by(float y, int most, float x) {
   if (!(std::abs(y) >= 0x1p-126F && std::abs(y) < 0x1p127F)) return y;
   const auto draw = static_cast<int>((std::bit_cast<std::uint32_t>(x) * 0x9E3779B9U) >> 16U);
@@ -385,7 +387,8 @@ void load(std::uint32_t (&x)[4], std::uint32_t row) {
 
 template <class Tiles>
 void multiply(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
-  // The last lane to arrive collects the a and b of all; then each lane computes its own four sums.
+  // The last lane to arrive collects a and b of all lanes; then each lane computes its own four
+  // sums.
   std::array<std::uint32_t, 8>& own = own_given();
   for (std::size_t n = 0; n < 4; ++n) own[n] = a[n];
   own[4] = b0;

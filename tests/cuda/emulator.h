@@ -10,15 +10,15 @@
 // cuda/device/words.h. Each thread of a GPU is a fiber, which runs until an operation of several
 // threads makes it wait for the others.
 //
-// Threads run in rounds, each in a random order, and warps are delayed at random. Shared
-// memory begins as NaN. An asynchronous copy lands at once, at a random time, or when it is waited
-// for, which are the earliest, any, and the latest legal times, so that a missing wait or barrier,
+// Threads run in rounds, each in a random order, and warps are delayed at random. Shared memory
+// begins as NaN. An asynchronous copy lands at once (the earliest legal time), only when it is
+// waited for (the latest), or at a random time between the two, so that a missing wait or barrier,
 // or a buffer that is reused too early, shows as a wrong result. Threads that wait for each other
-// without end are an error. Approximate operations err by up to what the manual permits, in a way
-// that depends on the argument alone.
+// without end are an error. Approximate operations err by up to what the PTX manual permits; the
+// error depends on the argument alone.
 //
 // The emulator cannot show the rounding inside tensor cores (products are summed here in float32,
-// in ascending order), timing, and what the hardware does differently from the manual.
+// in ascending order), timing, or what the hardware does differently from the PTX manual.
 namespace qkv::test {
 
 struct EmulatedLaunch {
@@ -34,7 +34,7 @@ std::string why_no_emulator();
 
 // Runs the kernel in every thread of every block, one block after another. Throws
 // std::runtime_error if the threads of a block wait for each other without end, or address shared
-// memory outside of the block's or misaligned.
+// memory that is not the block's, or is misaligned.
 void emulate(const EmulatedLaunch& launch, const std::function<void()>& kernel);
 
 }  // namespace qkv::test

@@ -6,10 +6,10 @@
 
 #include <dlfcn.h>
 
-// The fake drivers (fake_driver.cc) that tests/cuda/CMakeLists.txt makes.
+// Access to the fake drivers, which tests/cuda/CMakeLists.txt makes from fake_driver.cc.
 namespace qkv::test {
 
-// Returns the file of a fake driver.
+// Returns the path of a fake driver's library.
 inline std::string path_of(const std::string& driver) {
   return std::string(QKV_FAKE_DRIVERS) + "/" + driver + "/libcuda.so.1";
 }

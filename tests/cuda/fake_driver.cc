@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A CUDA driver without a GPU: the functions that qkv calls. tests/cuda/CMakeLists.txt makes a
-// library of this file for each thing that can be wrong with a driver, and one with
-// computing_driver.cc, which runs kernels. The driver keeps a list of calls, which tests read with
-// fake_calls(). Numbers of attributes and memory types are those of src/cuda/functions.h.
+// A CUDA driver without a GPU: the functions that qkv calls. tests/cuda/CMakeLists.txt makes
+// several libraries of this file: `devices`, which has devices but runs no kernels; one for each
+// thing that can be wrong with a driver; and with computing_driver.cc one that runs kernels. The
+// driver keeps a list of calls, which tests read with fake_calls(). Numbers of attributes and
+// memory types are those of src/cuda/functions.h.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -148,7 +149,7 @@ int cuFuncSetAttribute(void*, int attribute, int value) {
   return called("shared " + std::to_string(value));
 }
 #if !defined(QKV_FAKE_WITHOUT_LAUNCH) && !defined(QKV_FAKE_COMPUTES)
-// A kernel must have the parameters (int, double), or one parameter of any type, which is not read.
+// Kernels have the parameters (int, double), or one parameter of any type, which is not read.
 int cuLaunchKernel(void*, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                    unsigned block_y, unsigned block_z, unsigned shared, void* stream, void** values,
                    void**) {
@@ -170,19 +171,19 @@ int cuLaunchKernel(void*, unsigned grid_x, unsigned grid_y, unsigned grid_z, uns
 // bytes from 2^60 on are memory of device 0, the next 2^60 bytes memory of device 2.
 int cuPointerGetAttributes(unsigned count, const int* attributes, void** values,
                            std::uint64_t address) {
-  const bool first = address >> 60U == 1;
-  const bool third = address == 2 || address >> 60U == 2;
+  const bool on_device_0 = address >> 60U == 1;
+  const bool on_device_2 = address == 2 || address >> 60U == 2;
   for (unsigned n = 0; n < count; ++n) {
     int value = 0;
     switch (attributes[n]) {
       case 2:
-        value = address == 1 ? 1 : third || address == 3 || first ? 2 : 0;
+        value = address == 1 ? 1 : on_device_2 || address == 3 || on_device_0 ? 2 : 0;
         break;
       case 8:
         value = address == 3 ? 1 : 0;
         break;
       case 9:
-        value = third ? 2 : address == 3 || first ? 0 : -2;
+        value = on_device_2 ? 2 : address == 3 || on_device_0 ? 0 : -2;
         break;
       default:
         return kInvalid;
@@ -203,7 +204,7 @@ int cuMemAllocAsync(std::uint64_t* address, std::size_t bytes, void*) {
 int cuMemFreeAsync(std::uint64_t, void*) { return called("free"); }
 #endif
 
-// Functions that no test calls. They fail.
+// Functions that no test calls, and which fail.
 #define QKV_UNUSED(name) \
   int name() { return 999; }
 #ifndef QKV_FAKE_COMPUTES

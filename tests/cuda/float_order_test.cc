@@ -12,14 +12,14 @@
 #include <qkv/tensor.h>
 
 #include "cuda/device/additive.h"
-#include "tests/cuda/emulated_forward.h"
+#include "tests/cuda/emulated_attention.h"
 #include "tests/cuda/forward_calls.h"
 #include "tests/support/arrays.h"
 #include "tests/support/in_blocks.h"
 
 // Tests that the float32 kernels of dot products and of the additive score give equal bits, in the
 // emulator and on a device, if there is one: a row of out, lse and dq does not depend on the other
-// queries, heads and batch entries of a call, on masked keys, however large their projections, on
+// queries, heads and batch entries of a call, on masked keys (however large their projections), on
 // strides, on packing, or on the order of threads. Sums have the order of docs/cuda.md.
 namespace qkv::test {
 namespace {
@@ -34,12 +34,12 @@ Guarded drawn(const Dims& shape, std::uint32_t seed, double deviation,
   return x;
 }
 
-// Numbers of float32 as bits.
+// The bits of float32 numbers.
 using Bits = std::vector<std::uint32_t>;
 
 struct Computed {
   Tensor out, lse;
-  // out and lse of query i of head h in batch entry b.
+  // Returns the bits of out and lse of query i of head h in batch entry b.
   Bits row(Index b, Index h, Index i) const {
     const Index H = lse.view().size(1), T = lse.view().size(2);
     const auto* o =
@@ -50,7 +50,7 @@ struct Computed {
   }
 };
 
-// The gradients of q, k and v and, if the score is additive, of its parameters.
+// The gradients of q, k and v and, if the score is additive, of its parameters (du is that of v).
 struct Derived {
   Tensor dq, dk, dv;
   Tensor dwq{}, dwk{}, du{}, db{};
@@ -84,7 +84,8 @@ class FloatOrder : public testing::TestWithParam<std::pair<Place, Kind>> {
   }
   static Place place() { return GetParam().first; }
   static bool is_additive() { return GetParam().second == Kind::kAdditive; }
-  // Projections of the additive score have a standard deviation of about 1.
+  // Returns options with the score under test, whose projections have a standard deviation of about
+  // 1 if it is additive.
   Options options(std::vector<Mask> masks = {}) const {
     Options x;
     if (is_additive()) x.score = Additive{wq_, wk_, u_, b_};
@@ -239,8 +240,7 @@ TEST_P(FloatOrder, OtherHeadsAndEntriesDoNotMatter) {
 
 TEST_P(FloatOrder, LargeProjectionsOfOtherRowsDoNotMatter) {
   const Computed plain = compute(q_, k_, v_, options({Causal{}}));
-  // The projections of the last query are of the size 1e3, as are those of the last key, which no
-  // other query sees.
+  // The last query and the last key, which no other query sees, have projections of about 1e3.
   Guarded q = drawn({kB, kH, kTq, kD}, 1, 1);
   Guarded k = drawn({kB, kG, kTk, kD}, 2, 1);
   for (Index b = 0; b < kB; ++b) {
@@ -274,8 +274,8 @@ TEST_P(FloatOrder, KeysThatAreMaskedDoNotMatter) {
   Guarded v = drawn({kB, kG, kTk, kE}, 3, 1);
   plant_non_finite(k, v, 41);
   expect_equal(compute(q_, k, v, options), clean);
-  // NaNs and infinities are in the first 10 queries of entry 0, too, whose keys all lie beyond the
-  // diagonal.
+  // The first 10 queries, whose keys all lie beyond the diagonal, have NaNs and infinities in batch
+  // entry 0, too.
   Options shifted = options;
   shifted.diagonal = Offset{-10};
   Guarded q = drawn({kB, kH, kTq, kD}, 1, 1), dout = drawn({kB, kH, kTq, kE}, 10, 1);
@@ -286,28 +286,31 @@ TEST_P(FloatOrder, KeysThatAreMaskedDoNotMatter) {
   test::expect_equal(derive(q, k, v, dout, shifted), derive(q_, k_, v_, dout_, shifted));
 }
 
-// Infinities and NaNs are in keys from 80 on, which the diagonal hides from queries 0 to 49 alone.
+// Keys from 80 on, which the diagonal masks for queries 0 to 49 only, have infinities and NaNs.
 TEST_P(FloatOrder, KeysBeyondTheDiagonalDoNotMatter) {
   const Options options = this->options({Causal{}});
   Guarded k = drawn({kB, kG, kTk, kD}, 2, 1);
   Guarded v = drawn({kB, kG, kTk, kE}, 3, 1);
   plant_non_finite(k, v, 80);
-  const Computed clean = compute(q_, k_, v_, options), odd = compute(q_, k, v, options);
+  const Computed clean = compute(q_, k_, v_, options), spoiled = compute(q_, k, v, options);
   const Derived clean_gradients = derive(q_, k_, v_, dout_, options);
-  const Derived odd_gradients = derive(q_, k, v, dout_, options);
+  const Derived spoiled_gradients = derive(q_, k, v, dout_, options);
   const auto dq = [](const Derived& x, Index h, Index from, Index to) {
     return bits_of(slice(slice(slice(x.dq.view(), 0, 0, 1), 1, h, h + 1), 2, from, to));
   };
   for (Index h = 0; h < kH; ++h) {
-    for (Index i = 0; i < 50; ++i) ASSERT_EQ(odd.row(0, h, i), clean.row(0, h, i)) << h << " " << i;
-    EXPECT_NE(odd.row(0, h, 50), clean.row(0, h, 50)) << h;
-    EXPECT_EQ(dq(odd_gradients, h, 0, 50), dq(clean_gradients, h, 0, 50)) << h;
-    EXPECT_NE(dq(odd_gradients, h, 50, 51), dq(clean_gradients, h, 50, 51)) << h;
+    for (Index i = 0; i < 50; ++i) {
+      ASSERT_EQ(spoiled.row(0, h, i), clean.row(0, h, i)) << h << " " << i;
+    }
+    EXPECT_NE(spoiled.row(0, h, 50), clean.row(0, h, 50)) << h;
+    EXPECT_EQ(dq(spoiled_gradients, h, 0, 50), dq(clean_gradients, h, 0, 50)) << h;
+    EXPECT_NE(dq(spoiled_gradients, h, 50, 51), dq(clean_gradients, h, 50, 51)) << h;
   }
 }
 
-// A score of -inf masks its pair as Keep does, whatever the key and the value are. In the additive
-// score the sum of 40 units overflows, whose tanh is 1 for these keys and 0 for others.
+// A score of -inf masks its pair as Keep does, whatever the key and the value are. The additive
+// score of such a key is a sum of 40 units that overflows: tanh is 1 in each unit, and 0 for other
+// keys.
 TEST_P(FloatOrder, ScoresOfMinusInfinityMask) {
   const auto first_channel = [](const Guarded& x, Index row) {
     return slice(slice(x.view(), 2, row, row + 1), 3, 0, 1);
@@ -319,11 +322,11 @@ TEST_P(FloatOrder, ScoresOfMinusInfinityMask) {
   };
   Guarded q = drawn({kB, kH, kTq, kD}, 1, 1);
   Guarded k = drawn({kB, kG, kTk, kD}, 2, 1);
-  Guarded odd_k = drawn({kB, kG, kTk, kD}, 2, 1);
-  Guarded odd_v = drawn({kB, kG, kTk, kE}, 3, 1);
+  Guarded spoiled_k = drawn({kB, kG, kTk, kD}, 2, 1);
+  Guarded spoiled_v = drawn({kB, kG, kTk, kE}, 3, 1);
   for (Index i = 0; i < kTq; ++i) put(first_channel(q, i), 1);
   if (is_additive()) {
-    for (const Guarded* x : {&k, &odd_k}) {
+    for (const Guarded* x : {&k, &spoiled_k}) {
       for (Index j = 0; j < kTk; ++j) put(first_channel(*x, j), 0);
     }
   }
@@ -331,9 +334,9 @@ TEST_P(FloatOrder, ScoresOfMinusInfinityMask) {
   for (Index j = 0; j < kTk; ++j) keep.view().at<bool>({j}) = true;
   for (const Index j : {3, 40, 63, 64, 99}) {
     keep.view().at<bool>({j}) = false;
-    put(first_channel(odd_k, j), is_additive() ? 100 : -INFINITY);
-    odd_v.view().at<float>({0, 0, j, j % kE}) = std::numeric_limits<float>::quiet_NaN();
-    odd_v.view().at<float>({1, 1, j, j % kE}) = INFINITY;
+    put(first_channel(spoiled_k, j), is_additive() ? 100 : -INFINITY);
+    spoiled_v.view().at<float>({0, 0, j, j % kE}) = std::numeric_limits<float>::quiet_NaN();
+    spoiled_v.view().at<float>({1, 1, j, j % kE}) = INFINITY;
   }
   constexpr Index kUnits = 40;
   const Tensor wq(DType::kFloat32, {kUnits, kD}), b(DType::kFloat32, {kUnits});
@@ -344,11 +347,11 @@ TEST_P(FloatOrder, ScoresOfMinusInfinityMask) {
   }
   Options options;
   if (is_additive()) options.score = Additive{wq, wk, u, b};
-  Options kept = options;
-  kept.masks = {Keep{keep.view()}};
-  expect_equal(compute(q, odd_k, odd_v, options), compute(q, k, v_, kept));
-  const Derived got = derive(q, odd_k, odd_v, dout_, options);
-  const Derived want = derive(q, k, v_, dout_, kept);
+  Options with_keep = options;
+  with_keep.masks = {Keep{keep.view()}};
+  expect_equal(compute(q, spoiled_k, spoiled_v, options), compute(q, k, v_, with_keep));
+  const Derived got = derive(q, spoiled_k, spoiled_v, dout_, options);
+  const Derived want = derive(q, k, v_, dout_, with_keep);
   EXPECT_EQ(bits_of(got.dq), bits_of(want.dq));
   EXPECT_EQ(bits_of(got.dk), bits_of(want.dk));
   EXPECT_EQ(bits_of(got.dv), bits_of(want.dv));
@@ -379,7 +382,7 @@ TEST_P(FloatOrder, StridesDoNotMatter) {
 }
 
 TEST_P(FloatOrder, PackingDoesNotMatter) {
-  // 5 queries and 9 keys of batch entry 0, and all of entry 1.
+  // The first sequence is 5 queries and 9 keys of batch entry 0, the second is all of entry 1.
   const std::vector<Index> starts_q{0, 5, 5 + kTq}, starts_k{0, 9, 9 + kTk};
   const Tensor q = packed(q_, starts_q), k = packed(k_, starts_k), v = packed(v_, starts_k);
   const Options options = this->options({Causal{}});
@@ -434,17 +437,18 @@ class AdditiveSums : public testing::TestWithParam<Place> {
     std::ranges::fill(x.values<float>(), 1.0F);
     return x;
   }
-  // Returns the number of an array of one.
+  // Returns the only number of x.
   static float only(const Tensor& x) { return x.values<float>()[0]; }
 
   struct Gradients {
     Tensor dwq, dwk, du, db;
   };
-  // Returns the gradients of one unit, whose projections of q and k are 0, from dlse. Each key and
-  // the sink have equal scores tanh(b), and so equal weights. With one key, the gradient of a score
-  // is half of dlse. The slope of tanh is 1 at b = 0, where tanh is 0, and 0 at b = 100, where tanh
-  // is 1.
-  static Gradients of_rows(const Tensor& q, const Tensor& k, const Tensor& dlse, double b = 0) {
+  // Returns the gradients of the parameters, given dlse. The score has one unit, whose projections
+  // of q and k are 0. Each key and the sink have equal scores tanh(b), and so equal weights. With
+  // one key, the gradient of a score is half of dlse. At b = 0, tanh is 0 and its derivative is 1;
+  // at b = 100, tanh is 1 and its derivative is 0.
+  static Gradients unit_gradients(const Tensor& q, const Tensor& k, const Tensor& dlse,
+                                  double b = 0) {
     const Index B = q.size(0), H = q.size(1), T = q.size(2);
     const Tensor one = ones({1}), zero(DType::kFloat32, {1, 1});
     Guarded sinks(DType::kFloat32, {H}, Layout::kContiguous);
@@ -454,8 +458,8 @@ class AdditiveSums : public testing::TestWithParam<Place> {
     const Options options{.score = Additive{zero, zero, one, added}, .sinks = sinks.view()};
     Tensor out(DType::kFloat32, {B, H, T, 1}), lse(DType::kFloat32, {B, H, T});
     attention_at(GetParam(), {q, k, k}, options, {.out = out.view(), .lse = lse.view()});
-    const auto made = [](const Dims& shape) { return Tensor(DType::kFloat32, shape); };
-    Gradients to{made({1, 1}), made({1, 1}), made({1}), made({1})};
+    const auto zeros = [](const Dims& shape) { return Tensor(DType::kFloat32, shape); };
+    Gradients to{zeros({1, 1}), zeros({1, 1}), zeros({1}), zeros({1})};
     InputGradients gradients;
     gradients.score = Additive::Gradient{
         .wq = to.dwq.view(), .wk = to.dwk.view(), .v = to.du.view(), .b = to.db.view()};
@@ -465,10 +469,10 @@ class AdditiveSums : public testing::TestWithParam<Place> {
   }
 };
 
-// out adds sums of the keys of a tile, each from zero. A tile has 64 keys, or 32 if v has more than
-// 128 channels. A large number, its negative and a small one leave the small one only if the first
-// two are in one tile.
-TEST_P(AdditiveSums, OfValuesHaveBlocksOfATilesKeys) {
+// out adds up the sums of tiles, each of which starts from zero. A tile has 64 keys, or 32 if v has
+// more than 128 channels. The sum of a large number, its negative and a small one keeps the small
+// one only if the first two are in one tile.
+TEST_P(AdditiveSums, OfValuesAreSumsOfTiles) {
   for (const Index E : {Index{1}, Index{70}, Index{128}, Index{200}}) {
     const std::size_t block = E > 128 ? 32 : 64;
     const Tensor q(DType::kFloat32, {1, 4}), k(DType::kFloat32, {66, 4});  // equal weights
@@ -491,9 +495,9 @@ TEST_P(AdditiveSums, OfValuesHaveBlocksOfATilesKeys) {
   }
 }
 
-// Three batch entries or heads have a large number, its negative and a small one. dWq and dWk, sums
-// of float32 in ascending order, keep the small number only if it is last; db and the gradient of
-// the parameter v, of float64, always.
+// Three batch entries or heads contribute a large number, its negative and a small one. dWq and dWk
+// are float32 sums in ascending order, which keep the small number only if it is last. db and the
+// gradient of the parameter v are float64 sums, which always keep it.
 TEST_P(AdditiveSums, OfMatricesAscendAndOfVectorsAreFloat64) {
   constexpr Index kRows = 3;
   for (const Dims& leading : {Dims{3, 1}, Dims{1, 3}}) {
@@ -506,24 +510,24 @@ TEST_P(AdditiveSums, OfMatricesAscendAndOfVectorsAreFloat64) {
     const Tensor k = ones(shape);
     const float numbers[] = {0x1p14F, -0x1p14F, 0x1p-12F};
     for (std::size_t n = 0; n < 3; ++n) dlse.values<float>()[n * kRows + 1] = 2 * numbers[n];
-    const Gradients got = of_rows(q, k, dlse);
+    const Gradients got = unit_gradients(q, k, dlse);
     EXPECT_FLOAT_EQ(only(got.dwq), 0x1p-12F);
     EXPECT_FLOAT_EQ(only(got.dwk), 0x1p-12F);
     EXPECT_FLOAT_EQ(only(got.db), 0x1p-12F);
-    EXPECT_FLOAT_EQ(only(of_rows(q, k, dlse, 100).du), 0x1p-12F);
+    EXPECT_FLOAT_EQ(only(unit_gradients(q, k, dlse, 100).du), 0x1p-12F);
     // The small number is first.
     std::swap(dlse.values<float>()[1], dlse.values<float>()[2 * kRows + 1]);
-    const Gradients swapped = of_rows(q, k, dlse);
+    const Gradients swapped = unit_gradients(q, k, dlse);
     EXPECT_EQ(only(swapped.dwq), 0);
     EXPECT_EQ(only(swapped.dwk), 0);
     EXPECT_FLOAT_EQ(only(swapped.db), 0x1p-12F);
-    EXPECT_FLOAT_EQ(only(of_rows(q, k, dlse, 100).du), 0x1p-12F);
+    EXPECT_FLOAT_EQ(only(unit_gradients(q, k, dlse, 100).du), 0x1p-12F);
   }
 }
 
-// dWq and dWk add sums of 64 rows, each from zero. Of 66 rows, three are a large number, its
-// negative and a small one, and the others 0; the small one is left if its negative is in the first
-// block. Gradients of scores are equal.
+// dWq and dWk add up the sums of blocks of 64 rows, each of which starts from zero. Row 0 of 66 is
+// a large number, another row its negative, and row 65 a small number; the others are 0. The total
+// keeps the small number only if the first two are in one block. All gradients of scores are equal.
 TEST_P(AdditiveSums, OfMatricesHaveBlocksOf64Rows) {
   const auto rows = [](std::size_t negative) {
     Tensor x(DType::kFloat32, {1, 1, 66, 1});
@@ -535,10 +539,10 @@ TEST_P(AdditiveSums, OfMatricesHaveBlocksOf64Rows) {
   const Tensor one = ones({1, 1, 1, 1});
   const Tensor of_queries = ones({1, 1, 66}), of_query = ones({1, 1, 1});
   // With one key, weights are 1/2; with 66 and the sink, 1/67.
-  EXPECT_EQ(only(of_rows(rows(64), one, of_queries).dwq), 0);
-  EXPECT_FLOAT_EQ(only(of_rows(rows(63), one, of_queries).dwq), 0x1p-13F);
-  EXPECT_EQ(only(of_rows(one, rows(64), of_query).dwk), 0);
-  EXPECT_NEAR(only(of_rows(one, rows(63), of_query).dwk), 0x1p-12 / 67, 0x1p-12 / 67 * 1e-5);
+  EXPECT_EQ(only(unit_gradients(rows(64), one, of_queries).dwq), 0);
+  EXPECT_FLOAT_EQ(only(unit_gradients(rows(63), one, of_queries).dwq), 0x1p-13F);
+  EXPECT_EQ(only(unit_gradients(one, rows(64), of_query).dwk), 0);
+  EXPECT_NEAR(only(unit_gradients(one, rows(63), of_query).dwk), 0x1p-12 / 67, 0x1p-12 / 67 * 1e-5);
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, AdditiveSums, testing::Values(Place::kEmulator, Place::kDevice),

@@ -9,7 +9,7 @@
 #include "tests/attention/agreement.h"
 #include "tests/attention/paths.h"
 #include "tests/cuda/device_forward.h"
-#include "tests/cuda/emulated_forward.h"
+#include "tests/cuda/emulated_attention.h"
 #include "tests/cuda/emulator.h"
 
 namespace qkv::test {
@@ -28,8 +28,8 @@ Looseness looseness(DType dtype, const Outputs& asked) {
   return loose;
 }
 
-// Returns the outputs that the kernels compute: matrices and sums of all queries, not of listed
-// ones, and none for float32.
+// Returns those of `all` that the kernels compute: out, lse and row_max, and for 16-bit types also
+// entropy and column sums, value sums and weights of all queries (not of listed rows).
 Outputs supported(const RandomCall& call, const Outputs& all) {
   Outputs some{.out = all.out, .lse = all.lse, .row_max = all.row_max};
   if (call.dtype() == DType::kFloat32) return some;
@@ -49,8 +49,8 @@ bool asks_nothing(const Outputs& x) {
   return nothing;
 }
 
-// Calls f with a call if the kernels support it.
-void take(const RandomCall& call, const std::function<void(const RandomCall&)>& f) {
+// Calls f(call) if the kernels support the call, for those of its outputs that they compute.
+void call_if_supported(const RandomCall& call, const std::function<void(const RandomCall&)>& f) {
   const Results buffers(call, 0);
   const Outputs asked = supported(call, buffers.outputs());
   if (asks_nothing(asked)) return;
@@ -63,20 +63,26 @@ void for_each_forward_call(std::uint64_t seed, std::uint64_t index,
                            const std::function<void(const RandomCall&)>& f) {
   for (const auto draw : {RandomCall::Draw::kBFloat16, RandomCall::Draw::kAnything}) {
     const RandomCall call(seed, index, draw);
-    if (call.dtype() == DType::kBFloat16 || call.dtype() == DType::kFloat16) take(call, f);
+    if (call.dtype() == DType::kBFloat16 || call.dtype() == DType::kFloat16) {
+      call_if_supported(call, f);
+    }
   }
 }
 
 void for_each_additive_call(std::uint64_t seed, std::uint64_t index,
                             const std::function<void(const RandomCall&)>& f) {
   const RandomCall call(seed, index, RandomCall::Draw::kAnything);
-  if (call.score() == ScoreKind::kAdditive && call.dtype() == DType::kFloat32) take(call, f);
+  if (call.score() == ScoreKind::kAdditive && call.dtype() == DType::kFloat32) {
+    call_if_supported(call, f);
+  }
 }
 
 void for_each_float_call(std::uint64_t seed, std::uint64_t index,
                          const std::function<void(const RandomCall&)>& f) {
   const RandomCall call(seed, index, RandomCall::Draw::kAnything);
-  if (call.score() != ScoreKind::kAdditive && call.dtype() == DType::kFloat32) take(call, f);
+  if (call.score() != ScoreKind::kAdditive && call.dtype() == DType::kFloat32) {
+    call_if_supported(call, f);
+  }
 }
 
 std::string difference_of_forward(const RandomCall& call, std::string_view path,

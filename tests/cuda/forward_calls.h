@@ -44,9 +44,9 @@ inline constexpr std::string_view kCoveredOfFloat =
     "k, NaN in v, infinity in q, infinity in k, infinity in v, layout permuted, layout sliced, "
     "layout negative, layout offset, layout broadcast, -> out, -> lse, -> row_max";
 
-// Calls f with each random call of (seed, index) that the kernels support if it requests only the
-// results that they compute: for dot products of 16 bits, for dot products of float32, and for
-// additive scores.
+// Calls f with each random call of (seed, index) that the kernels support, if only the results that
+// they compute are requested. Each function takes one kind of call: dot products of 16-bit types,
+// dot products of float32, or additive scores of float32.
 void for_each_forward_call(std::uint64_t seed, std::uint64_t index,
                            const std::function<void(const RandomCall&)>& f);
 void for_each_float_call(std::uint64_t seed, std::uint64_t index,
@@ -66,7 +66,7 @@ inline std::string name_of(Place place) { return place == Place::kDevice ? "Devi
 // Returns why kernels cannot run at a place, or an empty string.
 std::string why_not(Place place);
 
-// Returns the rows of two sequences or more as packed [rows, heads, width]: sequence n is the first
+// Returns sequences as a packed array [rows, heads, width]: sequence n is the first
 // starts[n+1] - starts[n] rows of batch entry n of x [entries, heads, rows, width].
 Tensor packed(const ConstView& x, const std::vector<Index>& starts);
 

@@ -24,7 +24,7 @@ namespace {
 
 constexpr Index kB = 2, kH = 4, kG = 2, kTq = 150, kTk = 200, kD = 64;
 
-// q, k and v of all calls: [B,H,T,D] of kBFloat16.
+// q [B,H,Tq,D] and k and v [B,G,Tk,D] of all calls, of kBFloat16.
 struct Arrays {
   Guarded q{DType::kBFloat16, {kB, kH, kTq, kD}, Layout::kContiguous};
   Guarded k{DType::kBFloat16, {kB, kG, kTk, kD}, Layout::kContiguous};
@@ -35,8 +35,8 @@ struct Arrays {
     k.fill_normal(random, 1.5);
     v.fill_normal(random, 1);
   }
-  // Puts NaNs and infinities in keys of batch entry 0 from `first` on: in values of key head 0, and
-  // in keys of key head 1.
+  // Puts NaNs and infinities in rows from `first` on in batch entry 0: in v of key head 0, and in k
+  // of key head 1.
   void spoil(Index first) const {
     for (Index j = first; j < kTk; ++j) {
       const auto bad = BFloat16(j % 2 == 0 ? std::numeric_limits<float>::quiet_NaN() : INFINITY);
@@ -55,7 +55,7 @@ struct Bits {
 
 struct Computed {
   Tensor out, lse, entropy, column_sums;
-  // The rows from `first` on of head h in batch entry b.
+  // Returns `count` rows from `first` on of head h in batch entry b.
   Bits rows(Index b, Index h, Index first, Index count) const {
     Bits bits;
     const Index T = out.view().size(-2), E = out.view().size(-1), H = lse.view().size(1);
@@ -67,7 +67,7 @@ struct Computed {
     bits.entropy.assign(e + first, e + first + count);
     return bits;
   }
-  // The sums of weights over queries of head h in batch entry b, as bits.
+  // Returns the bits of the column sums of head h in batch entry b.
   std::vector<std::uint32_t> columns(Index b, Index h) const {
     const ConstView sums = column_sums.view();
     const auto* c =
@@ -76,8 +76,8 @@ struct Computed {
   }
 };
 
-// Returns options for the kernels without soft-cap, bias, ALiBi and dropout, and last options for
-// the `_every` kernels, which have them.
+// Returns two options for the kernels without soft-cap, bias, ALiBi and dropout, and one for the
+// `_every` kernels, which have all of these.
 std::vector<Options> all_options(const Guarded& bias, const Guarded& slopes) {
   return {Options{.masks = {Causal{}}}, Options{.masks = {Window{70, 0}}},
           Options{.softcap = 15,
@@ -148,7 +148,7 @@ TEST(OrderControl, ASumOfThreadsAsTheyCome) {
   EXPECT_FALSE(sum_of(1) == sum_of(2) && sum_of(1) == sum_of(3));
 }
 
-// A control: threads do not run in ascending order, from whichever thread on.
+// A control: threads do not run in ascending order, even if it may begin at any thread.
 TEST(OrderControl, ThreadsRunInAnyOrder) {
   if (!why_no_emulator().empty()) GTEST_SKIP() << why_no_emulator();
   constexpr int kThreads = 128;
@@ -201,9 +201,9 @@ TEST_P(ForwardOrder, KeysThatAreMaskedDoNotMatter) {
     Options options{.masks = {KeyLengths{lengths.view()}, Causal{}}};
     if (every) options.softcap = 20;
     const Computed clean = compute(arrays_.q, arrays_.k, arrays_.v, options);
-    const Arrays odd;
-    odd.spoil(70);
-    const Computed same = compute(odd.q, odd.k, odd.v, options);
+    const Arrays spoiled;
+    spoiled.spoil(70);
+    const Computed same = compute(spoiled.q, spoiled.k, spoiled.v, options);
     for (Index h = 0; h < kH; ++h) {
       EXPECT_EQ(same.rows(0, h, 0, kTq), clean.rows(0, h, 0, kTq)) << h << every;
     }
@@ -212,12 +212,12 @@ TEST_P(ForwardOrder, KeysThatAreMaskedDoNotMatter) {
 
 // NaNs and infinities are in keys from 131 on, which the diagonal hides from queries 0 to 80 alone.
 TEST_P(ForwardOrder, KeysBeyondTheDiagonalDoNotMatter) {
-  const Arrays odd;
-  odd.spoil(131);
+  const Arrays spoiled;
+  spoiled.spoil(131);
   for (const double softcap : {0.0, 20.0}) {
     const Options options{.softcap = softcap, .masks = {Causal{}}};
     const Computed clean = compute(arrays_.q, arrays_.k, arrays_.v, options);
-    const Computed same = compute(odd.q, odd.k, odd.v, options);
+    const Computed same = compute(spoiled.q, spoiled.k, spoiled.v, options);
     for (Index h = 0; h < kH; ++h) {
       EXPECT_EQ(same.rows(0, h, 0, 81), clean.rows(0, h, 0, 81)) << h << " " << softcap;
       EXPECT_NE(same.rows(0, h, 81, 1), clean.rows(0, h, 81, 1)) << h << " " << softcap;
@@ -225,10 +225,10 @@ TEST_P(ForwardOrder, KeysBeyondTheDiagonalDoNotMatter) {
   }
 }
 
-// A score of -inf masks its pair as Keep does, whatever the key and the value are. No mask forbids
-// the pairs, most of which are in tiles that all of a block's queries may attend to.
+// A score of -inf masks its pair as Keep does, whatever the key and the value are. Two of the three
+// options have no mask: there, all queries of a block may attend to all keys of a tile.
 TEST_P(ForwardOrder, ScoresOfMinusInfinityMask) {
-  const Arrays clean, odd;
+  const Arrays clean, spoiled;
   const auto put = [](const Guarded& x, Index row, float number) {
     for (Index b = 0; b < kB; ++b) {
       for (Index h = 0; h < x.view().size(1); ++h) {
@@ -236,24 +236,24 @@ TEST_P(ForwardOrder, ScoresOfMinusInfinityMask) {
       }
     }
   };
-  for (const Arrays* arrays : {&clean, &odd}) {
+  for (const Arrays* arrays : {&clean, &spoiled}) {
     for (Index i = 0; i < kTq; ++i) put(arrays->q, i, 1);
   }
   const Guarded keep(DType::kBool, {kTk}, Layout::kContiguous);
   for (Index j = 0; j < kTk; ++j) keep.view().at<bool>({j}) = true;
   for (const Index j : {3, 63, 64, 100, 199}) {
     keep.view().at<bool>({j}) = false;
-    put(odd.k, j, -INFINITY);
-    odd.v.view().at<BFloat16>({0, 0, j, j % kD}) =
+    put(spoiled.k, j, -INFINITY);
+    spoiled.v.view().at<BFloat16>({0, 0, j, j % kD}) =
         BFloat16(std::numeric_limits<float>::quiet_NaN());
-    odd.v.view().at<BFloat16>({1, 1, j, j % kD}) = BFloat16(INFINITY);
+    spoiled.v.view().at<BFloat16>({1, 1, j, j % kD}) = BFloat16(INFINITY);
   }
   for (const Options& options : {Options{}, Options{.masks = {Causal{}}},
                                  Options{.alibi = slopes_.view(), .dropout = {0.3, 7}}}) {
-    const Computed got = compute(odd.q, odd.k, odd.v, options);
-    Options kept = options;
-    kept.masks.emplace_back(Keep{keep.view()});
-    const Computed want = compute(clean.q, clean.k, clean.v, kept);
+    const Computed got = compute(spoiled.q, spoiled.k, spoiled.v, options);
+    Options with_keep = options;
+    with_keep.masks.emplace_back(Keep{keep.view()});
+    const Computed want = compute(clean.q, clean.k, clean.v, with_keep);
     for (Index b = 0; b < kB; ++b) {
       for (Index h = 0; h < kH; ++h) {
         EXPECT_EQ(got.rows(b, h, 0, kTq), want.rows(b, h, 0, kTq)) << b << " " << h;

@@ -13,7 +13,7 @@
 #include "tests/attention/largest.h"
 #include "tests/attention/paths.h"
 #include "tests/attention/random_call.h"
-#include "tests/cuda/emulated_forward.h"
+#include "tests/cuda/emulated_attention.h"
 #include "tests/cuda/emulator.h"
 #include "tests/cuda/forward_calls.h"
 #include "tests/support/arrays.h"
@@ -32,7 +32,7 @@ class EmulatedForward : public testing::TestWithParam<int> {
     const std::string reason = why_no_emulator();
     if (!reason.empty()) GTEST_SKIP() << reason;
   }
-  // Compares `calls` random calls, those of this part, with the reference.
+  // Compares the `calls` random calls of part GetParam() with the reference.
   static void compare(decltype(for_each_forward_call)& for_each, int calls,
                       std::string_view covered) {
     Findings findings;
@@ -62,8 +62,8 @@ TEST_P(EmulatedForward, OfFloat32AgreesWithTheReference) {
   compare(for_each_float_call, at_scale(3000, 200), kCoveredOfFloat);
 }
 
-// A weight is 2^(factor s - factor m) for a score s and the largest score m, and the rounding of
-// factor m grows with m: it must not show where scores are equal.
+// A weight is 2^(factor s - factor m) for a score s and the largest score m. The rounding error of
+// factor m grows with m, but must not show where scores are equal.
 TEST(EmulatedForwardEdges, EqualScoresOfAnySizeHaveEqualWeights) {
   if (!why_no_emulator().empty()) GTEST_SKIP() << why_no_emulator();
   const Guarded zeros(DType::kBFloat16, {1, 1, 5, 8}, Layout::kContiguous);
@@ -82,8 +82,9 @@ TEST(EmulatedForwardEdges, EqualScoresOfAnySizeHaveEqualWeights) {
   }
 }
 
-// The scores of three keys are -inf: of an infinite key, by overflow, and of both. Their values are
-// infinite or NaN. All queries see all keys of the first tile.
+// Three keys have scores of -inf: key 1 by an infinite channel, key 20 by a product that overflows
+// (float16: also by an infinite channel), and key 63 by both. Their values are infinite or NaN. No
+// mask applies.
 TEST(EmulatedForwardEdges, ScoresOfMinusInfinityKeepValuesOut) {
   if (!why_no_emulator().empty()) GTEST_SKIP() << why_no_emulator();
   constexpr Index kTq = 5, kTk = 70;
@@ -122,7 +123,7 @@ TEST(EmulatedForwardEdges, ScoresOfMinusInfinityKeepValuesOut) {
   }
 }
 
-// The product of key 20 is finite, and its score is -inf by the scale.
+// The dot products with key 20 are finite, but times the scale they are -inf.
 TEST(EmulatedForwardEdges, AScaleThatMakesScoresInfiniteMasks) {
   if (!why_no_emulator().empty()) GTEST_SKIP() << why_no_emulator();
   constexpr Index kTq = 5, kTk = 70, kWidth = 8;

@@ -8,12 +8,12 @@
 
 #include "tests/attention/gradient_agreement.h"
 #include "tests/attention/paths.h"
-#include "tests/cuda/emulated_forward.h"
+#include "tests/cuda/emulated_attention.h"
 
 namespace qkv::test {
 namespace {
 
-// Whether the bias has a row of its own for each query and a column for each key.
+// Whether the bias is given and not broadcast over queries or keys.
 bool has_whole_matrices(const BackwardCall& call) {
   const ConstView &bias = call.options.bias, &q = call.inputs.q, &k = call.inputs.k;
   if (!bias.given() || bias.rank() < 2 || q.rank() < 2 || k.rank() < 2) return false;
@@ -40,7 +40,8 @@ BackwardCall supported(const RandomBackward& random) {
   return call;
 }
 
-bool takes(const BackwardCall& call) {
+// Whether the call has dout or dlse, and the kernels support it.
+bool is_supported(const BackwardCall& call) {
   if (!call.sources.out.given() && !call.sources.lse.given()) return false;
   const SavedTensors saved(call, kReferencePath);
   const Gradients shapes(call);
@@ -59,7 +60,7 @@ void for_each_gradient_call(
     const DType dtype = random.forward().dtype();
     if (dtype != DType::kBFloat16 && dtype != DType::kFloat16) continue;
     const BackwardCall call = supported(random);
-    if (takes(call)) f(call, random);
+    if (is_supported(call)) f(call, random);
   }
 }
 
@@ -71,7 +72,7 @@ void for_each_of_float32(
   const RandomBackward random(seed, index, RandomCall::Draw::kAnything);
   if (random.forward().dtype() != DType::kFloat32) return;
   const BackwardCall call = supported(random);
-  if (is_additive(call) == additive && takes(call)) f(call, random);
+  if (is_additive(call) == additive && is_supported(call)) f(call, random);
 }
 
 }  // namespace

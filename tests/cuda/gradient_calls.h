@@ -36,15 +36,15 @@ inline constexpr std::string_view kCoveredOfFloatGradients =
 // The further features that a thorough run has to draw in calls with additive scores.
 inline constexpr std::string_view kAskedOfAdditive = "asks wq, asks wk, asks score_v, asks score_b";
 
-// Calls f(call, random) with each random call of 16 bits of (seed, index) that the kernels support
-// without dweights and without the gradients of some biases.
+// Calls f(call, random) with each random call of (seed, index) of 16-bit types that the kernels
+// support. `call` is `random` without dweights and without the gradients of broadcast biases.
 void for_each_gradient_call(
     std::uint64_t seed, std::uint64_t index,
     const std::function<void(const BackwardCall& call, const RandomBackward& random)>& f);
 
-// Calls f(call, random) with the random call of (seed, index) if it is of float32, with dot
-// products or with additive scores, and the kernels support it without dweights and without the
-// gradients of biases, slopes and sinks.
+// Calls f(call, random) with the random call of (seed, index) if it is of float32 and the kernels
+// support it. The first function takes dot products, the second additive scores. `call` is `random`
+// without dweights and without the gradients of biases, slopes and sinks.
 void for_each_float_gradient_call(
     std::uint64_t seed, std::uint64_t index,
     const std::function<void(const BackwardCall& call, const RandomBackward& random)>& f);
@@ -52,12 +52,12 @@ void for_each_additive_gradient_call(
     std::uint64_t seed, std::uint64_t index,
     const std::function<void(const BackwardCall& call, const RandomBackward& random)>& f);
 
-// Returns the features of the random call, except gradients that `call` does not ask for.
+// Returns the features of `random` without "asks NAME" for gradients that `call` does not ask for.
 std::set<std::string> features_of(const BackwardCall& call, const RandomBackward& random);
 
-// Calls run() with the results that the reference saves, for float32 with those of the kernels at
-// `place`, and with buffers for the call's gradients. Returns how the gradients differ from the
-// reference's, the message of an exception, or an empty string.
+// Calls run(saved, gradients). `saved` are out and lse of the reference, or for float32 of the
+// kernels at `place`; `gradients` are buffers for the call's gradients. Returns how these differ
+// from the reference's gradients, the message of an exception, or an empty string.
 std::string difference_of_gradients(
     const BackwardCall& call, const RandomBackward& random, Place place,
     const std::function<void(const Saved&, const InputGradients&)>& run);

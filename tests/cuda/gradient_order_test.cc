@@ -53,7 +53,7 @@ struct Call {
   ConstView q, k, v, dout;
   Options options{};
   ConstView dlse{};
-  std::uint32_t seed = 1;  // of the emulator's order of threads and copies
+  std::uint32_t seed = 1;  // chooses the emulator's order of threads and copies
 };
 
 class GradientOrder : public testing::TestWithParam<std::pair<Place, DType>> {
@@ -95,7 +95,7 @@ class GradientOrder : public testing::TestWithParam<std::pair<Place, DType>> {
   Call plain(const Options& options = {}) const {
     return {q_.view(), k_.view(), v_.view(), dout_.view(), options};
   }
-  // Returns options with one mask alone, and options of many kinds together.
+  // Returns two options that are only a mask, and one with options of many kinds.
   std::vector<Options> all_options() const {
     return {Options{.masks = {Causal{}}}, Options{.masks = {Window{50, 0}}},
             Options{.softcap = 15,
@@ -206,10 +206,9 @@ TEST_P(GradientOrder, RowsThatAreMaskedDoNotMatter) {
   }
 }
 
-// A score of -inf masks its pair as Keep does, whatever the key and the value are. No mask forbids
-// the pairs.
+// A score of -inf masks its pair as Keep does, whatever the key and the value are.
 TEST_P(GradientOrder, ScoresOfMinusInfinityMask) {
-  const Guarded q = copy_of(q_), odd_k = copy_of(k_), odd_v = copy_of(v_);
+  const Guarded q = copy_of(q_), spoiled_k = copy_of(k_), spoiled_v = copy_of(v_);
   const auto put = [](const Guarded& x, Index row, Index channel, double number) {
     for (Index b = 0; b < kB; ++b) {
       for (Index h = 0; h < x.view().size(1); ++h) {
@@ -223,20 +222,20 @@ TEST_P(GradientOrder, ScoresOfMinusInfinityMask) {
   for (Index j = 0; j < kTk; ++j) keep.view().at<bool>({j}) = true;
   for (const Index j : {3, 63, 64, 139}) {
     keep.view().at<bool>({j}) = false;
-    put(odd_k, j, 0, -std::numeric_limits<double>::infinity());
-    put(odd_v, j, j % kD, std::numeric_limits<double>::quiet_NaN());
+    put(spoiled_k, j, 0, -std::numeric_limits<double>::infinity());
+    put(spoiled_v, j, j % kD, std::numeric_limits<double>::quiet_NaN());
   }
   for (const Options& options : {Options{}, Options{.masks = {Causal{}}}}) {
-    Options kept = options;
-    kept.masks.emplace_back(Keep{keep.view()});
-    expect_equal(compute({q.view(), odd_k.view(), odd_v.view(), dout_.view(), options}),
-                 compute({q.view(), k_.view(), v_.view(), dout_.view(), kept}));
+    Options with_keep = options;
+    with_keep.masks.emplace_back(Keep{keep.view()});
+    expect_equal(compute({q.view(), spoiled_k.view(), spoiled_v.view(), dout_.view(), options}),
+                 compute({q.view(), k_.view(), v_.view(), dout_.view(), with_keep}));
   }
 }
 
 TEST_P(GradientOrder, OtherKeysDoNotMatter) {
   const Computed all = compute(plain());
-  // out and lse are those of the longer call, so that weights are equal.
+  // out and lse are those of the call with all keys, so that weights are equal.
   const auto keys = [&](const Guarded& x) { return slice(x.view(), 2, 64, 135); };
   Tensor out(dtype(), q_.view().shape());
   Tensor lse(DType::kFloat32, {kB, kH, kTq});
@@ -259,7 +258,7 @@ TEST_P(GradientOrder, StridesDoNotMatter) {
   expect_equal(compute({q.view(), k.view(), v.view(), dout.view(), options}), same);
 }
 
-// Two heads that read one key head add to its gradients as the queries of one head would.
+// The gradients of a key head that two heads read are those for one head with the queries of both.
 TEST_P(GradientOrder, HeadsAscendAsQueriesDo) {
   constexpr Index kRows = 64;  // a block of queries
   const auto heads = [&](const Guarded& x) {
@@ -302,8 +301,8 @@ TEST_P(GradientOrder, HeadsOfABiasAscend) {
   }
 }
 
-// dsinks and dalibi add queries and batch entries in float64: in any order, the sum of a large
-// number, its negative and a small one keeps the small one.
+// dsinks and dalibi are float64 sums over queries and batch entries: in any order, the sum of a
+// large number, its negative and a small one keeps the small one.
 TEST_P(GradientOrder, SumsOfHeadsAreFloat64) {
   constexpr Index kRows = 300;
   const Guarded zeros(dtype(), {3, 1, kRows, 8}, Layout::kContiguous);
@@ -331,8 +330,9 @@ TEST_P(GradientOrder, SumsOfHeadsAreFloat64) {
   }
 }
 
-// Returns rows whose tiles of `stride` rows begin with a large number, its negative, and a small
-// one: only a sum in ascending order keeps the small one.
+// Returns rows [1,1,rows,8] in tiles of `stride` rows. The first three tiles begin with a large
+// number, its negative, and a small one; all else is 0. Only a sum over tiles in ascending order
+// keeps the small number.
 Guarded cancelling(DType dtype, Index rows, Index stride) {
   Guarded x(dtype, {1, 1, rows, 8}, Layout::kContiguous);
   const double numbers[] = {0x1p14, -0x1p14, 0x1p-12};

@@ -13,7 +13,7 @@
 #include "tests/attention/conformance.h"
 #include "tests/attention/largest.h"
 #include "tests/attention/paths.h"
-#include "tests/cuda/emulated_forward.h"
+#include "tests/cuda/emulated_attention.h"
 #include "tests/cuda/emulator.h"
 #include "tests/cuda/gradient_calls.h"
 #include "tests/support/arrays.h"
@@ -32,7 +32,7 @@ class EmulatedGradients : public testing::TestWithParam<int> {
     const std::string reason = why_no_emulator();
     if (!reason.empty()) GTEST_SKIP() << reason;
   }
-  // Compares `calls` random calls, those of this part, with the reference.
+  // Compares the `calls` random calls of part GetParam() with the reference.
   void compare(decltype(for_each_gradient_call)& for_each, std::uint64_t seed, int calls,
                std::string_view covered, std::string_view asked = {}) {
     Findings findings;
@@ -70,9 +70,9 @@ TEST_P(EmulatedGradients, OfFloat32AgreeWithTheReference) {
   compare(for_each_float_gradient_call, 4, at_scale(3000, 150), kCoveredOfFloatGradients);
 }
 
-// Returns the weight that each of 4 queries gives the first of `count` keys, computed from an lse
-// of 8 keys, and of a sink if `has_sink`. All scores and the sink are `size`. Because dout is 1, dv
-// is the sum of the weights of the 4 queries.
+// Returns the weight of the first of `count` keys, which is equal for 4 queries. It is computed
+// from an lse over 8 keys, and over a sink if `has_sink`. All scores and the sink are `size`.
+// Because dout is 1, dv is the sum of the weights of the 4 queries.
 double weight_from_lse(double size, Index count, bool has_sink) {
   const Guarded q(DType::kBFloat16, {1, 1, 4, 8}, Layout::kContiguous);
   const Guarded k(DType::kBFloat16, {1, 1, 8, 8}, Layout::kContiguous);
@@ -107,9 +107,9 @@ TEST(EmulatedGradientEdges, WeightsOfALargeLseAddUpToOneUnlessItCoversMoreKeys) 
   }
 }
 
-// An infinite score is finite under a soft-cap, and its slope is 0: the gradient of each unmasked
-// key is 0 * infinity in the infinite channel, and a number in the others. Query 3 has the infinity
-// and sees all keys.
+// A soft-cap makes an infinite score finite, with derivative 0. Query 3 has an infinite channel and
+// sees all keys, so the gradient of each key is 0 * infinity in this channel, and a number in the
+// others.
 TEST(EmulatedGradientEdges, InfinitiesUnderASoftCapReachTheirChannelOnly) {
   if (!why_no_emulator().empty()) GTEST_SKIP() << why_no_emulator();
   for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
@@ -137,9 +137,9 @@ TEST(EmulatedGradientEdges, InfinitiesUnderASoftCapReachTheirChannelOnly) {
   }
 }
 
-// The sink has all the weight of a row without unmasked keys, and its gradient is that of lse
-// alone: out is 0 whatever dout is. The sum of exponentials is 0 in such a row, but not in one
-// whose keys weigh little.
+// In a row without unmasked keys the sink has weight 1, and its gradient gets dlse whatever dout
+// is, because out is 0. The keys' sum of exponentials is 0 in such a row, but not in a row whose
+// keys have small weights.
 TEST(EmulatedGradientEdges, OfSinksOfRowsWithoutKeys) {
   if (!why_no_emulator().empty()) GTEST_SKIP() << why_no_emulator();
   constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
@@ -177,8 +177,8 @@ TEST(EmulatedGradientEdges, OfSinksOfRowsWithoutKeys) {
   }
 }
 
-// A bias is added after the soft-cap, whose slope is therefore no factor of dbias. Batch entries
-// and heads may share a matrix of the bias.
+// A bias is added after the soft-cap, whose derivative is therefore no factor of dbias. Batch
+// entries and heads may share a matrix of the bias.
 TEST(EmulatedGradientEdges, OfBiasesOfAnyShape) {
   if (!why_no_emulator().empty()) GTEST_SKIP() << why_no_emulator();
   Random random(5);
@@ -214,7 +214,8 @@ TEST(EmulatedGradientEdges, OfBiasesOfAnyShape) {
   }
 }
 
-// Returns dsink for one query with the first `keys` of the scores, from this lse and a dlse of 1.
+// Returns dsinks for one query whose keys have the first `keys` of `scores`, from `lse` and a dlse
+// of 1.
 double sink_gradient(const std::vector<double>& scores, Index keys, double sink, double lse) {
   const Guarded q(DType::kBFloat16, {1, 1, 1, 8}, Layout::kContiguous);
   const auto count = static_cast<Index>(scores.size());

@@ -110,7 +110,7 @@ constexpr Index kRowCounts[] = {1, 5, 6, 7, 13};
 constexpr Index kTerms[] = {0, 1, 2, 23, 64, 65, 257};
 constexpr Index kColumns[] = {1, 3, 8, 23, 24, 25, 63, 64, 65, 130};
 
-TYPED_TEST(Dense, ProductsAreThePlainOnes) {
+TYPED_TEST(Dense, ProductsEqualPlainLoops) {
   using T = TypeParam;
   int seed = 0;
   for (const Index rows : kRowCounts) {
@@ -119,10 +119,10 @@ TYPED_TEST(Dense, ProductsAreThePlainOnes) {
         const Matrix<T> x(rows, inner, ++seed);
         const Matrix<T> w(inner, columns, ++seed);
         const Matrix<T> before(rows, columns, ++seed);
-        Matrix<T> want = before;  // the product is added to it
+        Matrix<T> want = before;  // plus the product
         reference::add_product(x.data(), x.stride(), rows, inner, w.data(), w.stride(), columns,
                                want.data(), want.stride());
-        Matrix<T> alone = before;  // the product overwrites it
+        Matrix<T> alone = before;  // overwritten by the product
         reference::product(x.data(), x.stride(), rows, inner, w.data(), w.stride(), columns,
                            alone.data(), alone.stride());
         Matrix<T> exact = before;
@@ -149,7 +149,7 @@ TYPED_TEST(Dense, ProductsAreThePlainOnes) {
   }
 }
 
-TYPED_TEST(Dense, PackedProductsAreThePlainOnes) {
+TYPED_TEST(Dense, PackedProductsEqualPlainLoops) {
   using T = TypeParam;
   int seed = 0;
   for (const Index rows : {0, 1, 6, 13}) {
@@ -203,7 +203,7 @@ void add_plain(const Matrix<T>& dy, const Matrix<T>& x, Matrix<T>& to) {
   }
 }
 
-TYPED_TEST(Dense, TransposedProductsAreThePlainOnes) {
+TYPED_TEST(Dense, TransposedProductsEqualPlainLoops) {
   using T = TypeParam;
   int seed = 0;
   for (const Index rows : {1, 2, 65, 128}) {
@@ -240,9 +240,9 @@ TYPED_TEST(Dense, TransposedProductsAreThePlainOnes) {
   }
 }
 
-// x is NaN in row 3, where dy is 0, as in padding; x[5,7] is infinite, and of row 5 of dy only
+// Row 3 of x is NaN, where dy is 0, as in padding. x[5,7] is infinite, and in row 5 of dy only
 // element 2 is 0.
-TYPED_TEST(Dense, WhatIsNotFiniteIsAddedWhereItCounts) {
+TYPED_TEST(Dense, NonFiniteNumbersCountOnlyWhereDyIsNotZero) {
   using T = TypeParam;
   Matrix<T> dy(9, 8, 1);
   Matrix<T> x(9, 30, 2);

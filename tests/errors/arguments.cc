@@ -14,8 +14,8 @@
 namespace qkv::test {
 namespace {
 
-// The most elements that an array may take in memory, more than any row needs. Larger arrays repeat
-// elements by a stride of 0.
+// The most elements for which an array may take memory, more than any row of the table needs.
+// Larger arrays repeat elements by a stride of 0.
 constexpr Index kLargestArray = Index{1} << 20;
 // The byte that fills the memory of results before a call: in no type does it make 0 or 1, which a
 // call may write.
@@ -82,7 +82,7 @@ Dims default_strides(const Dims& shape) {
   return strides;
 }
 
-// Splits off the part of `text` before the first of `marks`.
+// Removes from `text` the part before the first of the characters `marks`, and returns this part.
 std::string_view take_until(std::string_view& text, std::string_view marks) {
   const std::size_t end = std::min(text.find_first_of(marks), text.size());
   const std::string_view part = text.substr(0, end);
@@ -90,8 +90,9 @@ std::string_view take_until(std::string_view& text, std::string_view marks) {
   return part;
 }
 
-// The number of elements from the lowest to the highest address of an array, and the place of the
-// first element among them. extent_of() returns nullopt if they are too many to allocate.
+// The number of elements from the lowest to the highest address of an array, and the position of
+// the array's first element among them. extent_of() returns nullopt if they are too many to
+// allocate.
 struct Extent {
   Index elements = 1;
   Index first = 0;

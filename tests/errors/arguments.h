@@ -20,13 +20,13 @@ struct ArrayText {
   DType dtype = DType::kNone;
   Dims shape;
   Dims strides;       // C order unless written
-  std::string place;  // "", or the name of an array; "null" and "odd" for parts()
-  Index shift = 0;    // elements from that array's first
+  std::string place;  // "", or the array whose memory it lies in; "null" or "odd" for parts()
+  Index shift = 0;    // elements from the first of that array
   std::vector<std::string> values;
 };
 ArrayText parse_array(std::string_view text);
 
-// The bytes of the arrays of a call, by name; none for an array that lies in another's memory.
+// The bytes of the arrays of a call, by name; empty for an array that lies in another's memory.
 using Memory = std::map<std::string, std::vector<std::byte>>;
 
 // The call of a row, "function name=value name=value ...", and the memory of its arrays. Members
@@ -36,27 +36,28 @@ class Arguments {
   explicit Arguments(std::string_view call);
 
   const std::string& function() const { return function_; }
-  // In the order in which they are written.
+  // Returns names and values in the order of the call.
   const std::vector<std::pair<std::string, std::string>>& all() const { return all_; }
   bool has(std::string_view name) const { return find(name) != nullptr; }
 
-  // The value of an argument. An absent one is "" or the fallback; dims() throws.
+  // Return the value of an argument; for an absent one "" or the fallback. dims() throws instead.
   std::string word(std::string_view name);
   double number(std::string_view name, double fallback);
   Index whole(std::string_view name, Index fallback);
   Dims dims(std::string_view name);
 
-  // An array in its own memory, or at its given place. It is absent if the call does not have it.
-  // Reals and bools are 1 and integers 0 unless the call has values; memory of results holds a
-  // pattern that is no result.
+  // Return an array in memory of its own or at its PLACE; it is absent if the call lacks the
+  // argument. Without VALUES, reals and bools of an input are 1 and integers 0, and an output is
+  // filled with a pattern that no call writes.
   ConstView input(std::string_view name);
   View output(std::string_view name);
-  // The pointer and layout for a View that is not read, so that the array may be huge: null, a
-  // misaligned pointer ("odd"), or an aligned one to memory without elements.
+  // Returns the pointer and layout for a View that is not read, so that the array may be huge:
+  // null, a misaligned pointer ("odd"), or an aligned one to memory without elements.
   std::pair<void*, ArrayText> parts(std::string_view name);
 
-  // Throws for an argument that the call did not use.
+  // Throws TableError if the call has an argument that no member has returned.
   void expect_all_used() const;
+  // Returns copies of the bytes of all arrays.
   Memory memory() const;
 
  private:

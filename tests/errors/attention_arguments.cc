@@ -7,13 +7,13 @@
 namespace qkv::test {
 
 std::size_t choice(Arguments& a, std::string_view name, std::initializer_list<const char*> words) {
-  const std::string came = a.word(name);
+  const std::string value = a.word(name);
   std::size_t n = 0;
   for (const char* word : words) {
-    if (came == word) return n;
+    if (value == word) return n;
     ++n;
   }
-  throw TableError(std::string(name) + " must not be \"" + came + "\"");
+  throw TableError(std::string(name) + " must not be \"" + value + "\"");
 }
 
 namespace {
@@ -97,9 +97,9 @@ MaskMod mask_mod_of(Arguments& a) {
   const MaskMod mask = empty ? MaskMod{} : mask_mod([](At) { return true; });
   const std::string sizes = a.word("precomputed");
   if (sizes.empty()) return mask;
-  const Dims made = parse_array("i64[" + sizes + "]").shape;
-  if (made.rank() != 4) throw TableError("precomputed is TQ,TK,B,H");
-  return precompute(mask, made[0], made[1], made[2], made[3]);
+  const Dims dims = parse_array("i64[" + sizes + "]").shape;
+  if (dims.rank() != 4) throw TableError("precomputed is TQ,TK,B,H");
+  return precompute(mask, dims[0], dims[1], dims[2], dims[3]);
 }
 
 namespace {
@@ -217,9 +217,9 @@ BackwardArrays backward_arrays_of(Arguments& a) {
 }
 
 Inputs planned_inputs(Arguments& a, const Inputs& inputs) {
-  const auto planned = [&](const std::string& name, const ConstView& same) {
+  const auto planned = [&](const std::string& name, const ConstView& fallback) {
     const ConstView own = a.input("plan." + name);
-    return a.has("plan." + name) ? own : same;
+    return a.has("plan." + name) ? own : fallback;
   };
   return {planned("q", inputs.q),
           planned("k", inputs.k),

@@ -15,7 +15,7 @@
 namespace qkv::test {
 namespace {
 
-void throw_reported(qkv_status status) {
+void throw_if_failed(qkv_status status) {
   if (status == QKV_OK) return;
   const std::string_view text = qkv_last_error();
   const std::size_t colon = text.find(": ");
@@ -38,15 +38,15 @@ using OwnedPlan = std::unique_ptr<qkv_plan, DestroyPlan>;
 
 OwnedContext context_on(const std::string& path) {
   qkv_context* context = nullptr;
-  throw_reported(qkv_context_create(1, &context));
+  throw_if_failed(qkv_context_create(1, &context));
   OwnedContext owned(context);
-  throw_reported(qkv_context_force_path(context, path.c_str()));
+  throw_if_failed(qkv_context_force_path(context, path.c_str()));
   return owned;
 }
 
 Call attention_call(Arguments& a, const qkv_inputs& inputs, const qkv_options& options) {
   return [inputs, options, outputs = as_c(outputs_of(a)), path = a.word("context.path")] {
-    throw_reported(qkv_attention(&inputs, &options, &outputs, context_on(path).get()));
+    throw_if_failed(qkv_attention(&inputs, &options, &outputs, context_on(path).get()));
   };
 }
 
@@ -63,8 +63,8 @@ BackwardStructs backward_structs_of(Arguments& a) {
 
 Call backward_call(Arguments& a, const qkv_inputs& inputs, const qkv_options& options) {
   return [inputs, options, x = backward_structs_of(a), path = a.word("context.path")] {
-    throw_reported(qkv_attention_backward(&inputs, &options, &x.saved, &x.from, &x.to,
-                                          context_on(path).get()));
+    throw_if_failed(qkv_attention_backward(&inputs, &options, &x.saved, &x.from, &x.to,
+                                           context_on(path).get()));
   };
 }
 
@@ -73,7 +73,7 @@ Call plan_call(Arguments& a, const qkv_inputs& inputs, const qkv_options& option
     qkv_plan* plan = nullptr;
     const qkv_status status = qkv_plan_create(&inputs, &options, context_on(path).get(), &plan);
     const OwnedPlan owned(plan);
-    throw_reported(status);
+    throw_if_failed(status);
   };
 }
 
@@ -87,20 +87,20 @@ std::shared_ptr<qkv_plan> plan_of(Arguments& a, const Inputs& inputs, const qkv_
 }
 
 Call run_call(Arguments& a, const Inputs& inputs, const qkv_options& options) {
-  return [plan = plan_of(a, inputs, options), its = as_c(inputs), outputs = as_c(outputs_of(a))] {
-    throw_reported(qkv_plan_run(plan.get(), &its, &outputs));
+  return [plan = plan_of(a, inputs, options), in_c = as_c(inputs), outputs = as_c(outputs_of(a))] {
+    throw_if_failed(qkv_plan_run(plan.get(), &in_c, &outputs));
   };
 }
 
 Call plan_backward_call(Arguments& a, const Inputs& inputs, const qkv_options& options) {
-  return [plan = plan_of(a, inputs, options), its = as_c(inputs), x = backward_structs_of(a)] {
-    throw_reported(qkv_plan_backward(plan.get(), &its, &x.saved, &x.from, &x.to));
+  return [plan = plan_of(a, inputs, options), in_c = as_c(inputs), x = backward_structs_of(a)] {
+    throw_if_failed(qkv_plan_backward(plan.get(), &in_c, &x.saved, &x.from, &x.to));
   };
 }
 
 Call merge_call(Arguments& a) {
   return [out = as_c(a.output("out")), lse = as_c(a.output("lse")), out2 = as_c(a.input("out2")),
-          lse2 = as_c(a.input("lse2"))] { throw_reported(qkv_merge(&out, &lse, &out2, &lse2)); };
+          lse2 = as_c(a.input("lse2"))] { throw_if_failed(qkv_merge(&out, &lse, &out2, &lse2)); };
 }
 
 }  // namespace

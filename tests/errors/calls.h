@@ -10,8 +10,8 @@ namespace qkv::test {
 // once while `arguments` lives. Throws TableError for an unknown function.
 Call prepare(Arguments& arguments);
 
-// prepare() for functions of attention, and for functions of arrays alone. Each returns null for a
-// function of the other kind.
+// prepare() for functions of attention, and for functions of arrays alone. Each returns null for
+// any other function.
 Call prepare_attention(Arguments& arguments);
 Call prepare_arrays(Arguments& arguments);
 

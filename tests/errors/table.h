@@ -34,7 +34,7 @@ std::vector<Row> read_table(std::istream& in);
 class Arguments;
 using Call = std::function<void()>;
 
-// Makes the call of a row, in C++ or as `prepare` prepares it. Returns what was wrong: "" if the
+// Makes the call of a row, in C++ or as `prepare` returns it. Returns what was wrong, or "" if the
 // call threw an Error of the row's kind and message and left all memory unchanged. Throws
 // TableError "errors.tsv:LINE: ..." if the call cannot be made.
 std::string check(const Row& row);

@@ -15,7 +15,7 @@
 #include "expressions/node.h"
 
 // Tests that values and derivatives of random expressions agree with a recursive evaluation in
-// float64, and are bit-identical on all CPU targets and for every cut of a row.
+// float64, and are bit-identical on all CPU targets and however a row is cut into pieces.
 namespace qkv::test {
 namespace {
 
@@ -33,8 +33,8 @@ struct Arrays {
 
 // ---- the meaning ----------------------------------------------------------------------------
 
-// The value of an expression and, if it is a number, its derivative with respect to the score or to
-// an element of Arrays::numbers.
+// The value of an expression and, if it is a number, its derivative (`slope`) with respect to the
+// score or to an element of Arrays::numbers.
 struct Meaning {
   double value = 0;
   double slope = 0;
@@ -42,14 +42,14 @@ struct Meaning {
 
 // Returns x wrapped around to the 32 bits of an integer.
 double wrap(double x) {
-  const double turns = std::floor((x + 0x1p31) / 0x1p32);
-  return x - turns * 0x1p32;
+  const double multiple = std::floor((x + 0x1p31) / 0x1p32);
+  return x - multiple * 0x1p32;
 }
 
-constexpr int kOfScore = -1;
+constexpr int kOfScore = -1;  // `element` of meaning_of() for derivatives by the score
 
-// Evaluates x at a pair with score s. The slope is the derivative with respect to that element of
-// arrays.numbers, or to the score for kOfScore.
+// Evaluates x at a pair with score s. The slope is the derivative with respect to element `element`
+// of arrays.numbers, or to the score for kOfScore.
 Meaning meaning_of(const ExpressionNode& x, const At& at, double s, const Arrays& arrays,
                    int element = kOfScore) {
   std::vector<Meaning> of;
@@ -200,10 +200,10 @@ class Drawn {
     }
   }
   Expression integer(int depth) {
-    const Expression places[] = {x_.b, x_.h, x_.i, x_.j, x_.Tq, x_.Tk};
+    const Expression symbols[] = {x_.b, x_.h, x_.i, x_.j, x_.Tq, x_.Tk};
     if (depth == 0) {
       return bits_() % 3 == 0 ? Expression(static_cast<int>(bits_() % 19) - 9)
-                              : places[bits_() % std::size(places)];
+                              : symbols[bits_() % std::size(symbols)];
     }
     switch (bits_() % 11) {
       case 0:
@@ -331,7 +331,7 @@ TEST(Expressions, HaveTheValuesAndDerivativesOfTheirMeaning) {
       const At place = detail::shifted(at, 0, static_cast<std::int32_t>(c));
       const Meaning want = meaning_of(drawn.node(), place, scores[c], arrays);
       ASSERT_PRED2(near, got.scores[c], want.value) << drawn.text() << " at j " << place.j;
-      // A slope of 1e6 or more amplifies rounding errors beyond the bound.
+      // A derivative of 1e6 or more amplifies rounding errors beyond the bound.
       if (std::isfinite(want.slope) && std::fabs(want.slope) < 1e6) {
         ASSERT_PRED2(near, got.slopes[c], want.slope) << drawn.text() << " at j " << place.j;
         ++compared;
@@ -372,7 +372,7 @@ TEST(Expressions, HaveTheSameBitsOnEveryTargetAndForEveryCut) {
   expect_same_bits<double>();
 }
 
-TEST(Expressions, MasksAreTheirMeaning) {
+TEST(Expressions, MasksHaveTheValuesOfTheirMeaning) {
   const Arrays arrays;
   for (unsigned seed = 0; seed < 200; ++seed) {
     const Symbols x;
@@ -388,7 +388,7 @@ TEST(Expressions, MasksAreTheirMeaning) {
          std::span(mod.instances, static_cast<std::size_t>(mod.instance_count))) {
       if (instance.target > core::best_instance_target()) continue;
       std::vector<std::uint8_t> allowed(std::size_t{1400}, 1);
-      allowed[5] = 0;  // a pair that is masked already stays so
+      allowed[5] = 0;  // a pair that is already masked stays masked
       instance.apply(mod.callable.get(), {{1, 2, 30, 4}, kLengths, 2, 700, 700, allowed.data()});
       for (std::int32_t r = 0; r < 2; ++r) {
         for (std::int32_t c = 0; c < 700; ++c) {
@@ -415,8 +415,8 @@ TEST(Expressions, OtherSidesOfConditionsAddNoNaN) {
 
 // ---- gradients of captured arrays -----------------------------------------------------------
 
-// Returns the gradient of sum_c ds_c score_c with respect to the captured numbers. If `boxed`, it
-// is summed in a copy with only the elements that these pairs can read, as in a task.
+// Returns the gradient of sum_c ds_c score_c with respect to the captured numbers. If `boxed`, the
+// terms are summed in a copy with only the elements that these pairs can read, as in a task.
 template <class T>
 std::vector<double> captured_gradient(const std::vector<ScoreMod>& mods, const Captured& of,
                                       detail::InstanceTarget target, const At& at,

@@ -110,7 +110,7 @@ TEST(ExpressionIndices, OutsideOfTheArrayAreErrorsBeforeTheCall) {
        "attention: mods[0] reads of_distance at an index that depends on the score and may be "
        "outside of axis 0, which has 64 elements; limit it with min and max"},
       {{.mods = {score_mod(x.s + x.i / where(x.s > 0, 0, 1))}},
-       "attention: mods[0] divides an integer by one that depends on the score and may be 0; "
+       "attention: mods[0] divides an integer by another that depends on the score and may be 0; "
        "exclude 0 with max or where"},
       // 9 * 0.33333333 is 3 in float32, the type of the call, and less in float64.
       {{.mods = {score_mod(x.s + count(to_integer(to_number(min(x.i, 9)) * 0.33333333)))}},
@@ -124,7 +124,8 @@ TEST(ExpressionIndices, OutsideOfTheArrayAreErrorsBeforeTheCall) {
     EXPECT_EQ(error_of([&] { call.run(options); }), message);
     for (const float value : call.out.values<float>()) ASSERT_EQ(value, 7);
   }
-  // Indices in range for all pairs are accepted, whether intervals prove it or trying finds it.
+  // Indices that are valid for all pairs are accepted, whether interval arithmetic or evaluating
+  // all pairs shows this.
   call.run({.mods = {score_mod(x.s + of_distance(min(abs(x.i - x.j), 63)))}});
   call.run({.mods = {score_mod(x.s + of_distance(where(x.i < x.j, 0, (x.i - x.j) % 64)))}});
   call.run({.mods = {score_mod(x.s + of_distance(x.i * x.i / 25))}});
@@ -133,7 +134,7 @@ TEST(ExpressionIndices, OutsideOfTheArrayAreErrorsBeforeTheCall) {
   call.run({.masks = {mask_mod(x.j / (count(x.h) + 1) < 50)}});
 }
 
-TEST(ExpressionIndices, ArePrecomputedWithinTheirSizes) {
+TEST(ExpressionIndices, AreCheckedByPrecompute) {
   const Symbols x;
   const std::vector<std::int32_t> documents(80);
   const Captured document(ConstView(documents), "document");

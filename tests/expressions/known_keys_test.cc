@@ -39,13 +39,13 @@ core::Problem problem() {
 struct Found {
   bool exact = false;
   bool tight = true;   // every range begins and ends with an allowed key
-  Index narrowed = 0;  // rows whose range is not that of all keys
+  Index narrowed = 0;  // rows whose range lacks a key
   std::array<int, 3> tiles{};
 };
 
 // Fails where an allowed key lies outside of its query's range, an exact range holds a forbidden
 // one, or a tile is classified wrongly.
-Found expect_true(const Expression& mask) {
+Found expect_consistent(const Expression& mask) {
   const core::Problem p = problem();
   const MaskMod mod = mask_mod(mask);
   const expressions::Program& program = mod.program->program;
@@ -145,7 +145,7 @@ TEST(KnownKeys, OfCommonMasksAreExact) {
       !(x.j < 30 || x.j > x.i + 60),
   };
   for (const Expression& mask : masks) {
-    const Found found = expect_true(mask);
+    const Found found = expect_consistent(mask);
     const bool is_gap = mask.text().find("!=") != std::string::npos;  // allows two ranges
     EXPECT_EQ(found.exact, !is_gap) << mask.text();
     EXPECT_TRUE(found.tight) << mask.text();
@@ -157,16 +157,16 @@ TEST(KnownKeys, AreLimitedWhereAMaskHasGaps) {
   const Symbols x;
   const Captured unsorted(arrays.unsorted, "unsorted");
   const Captured blocks(ConstView(arrays.blocks.data(), {kTk}), "blocks");
-  // Ranges narrow the rows; within them the mask is evaluated.
+  // Ranges exclude keys; for keys within a range the mask must be evaluated.
   for (const Expression& mask :
        {(x.i - x.j) % 3 == 0 && x.j <= x.i, x.j < 5 || abs(x.i - x.j) < 4,
         unsorted(x.j) == 4 && x.j > x.i + 2, x.j % (kTk - 1) < x.i && x.j > 2}) {
-    const Found found = expect_true(mask);
+    const Found found = expect_consistent(mask);
     EXPECT_FALSE(found.exact) << mask.text();
     EXPECT_GT(found.narrowed, 0) << mask.text();
   }
   // A tile is classified by the elements of the array that its pairs can read.
-  const Found of_blocks = expect_true(blocks(x.j));
+  const Found of_blocks = expect_consistent(blocks(x.j));
   EXPECT_FALSE(of_blocks.exact);
   EXPECT_GT(of_blocks.tiles[static_cast<std::size_t>(core::TileClass::kDead)], 0);
   EXPECT_GT(of_blocks.tiles[static_cast<std::size_t>(core::TileClass::kFull)], 0);
@@ -181,7 +181,7 @@ TEST(KnownKeys, OfTablesOfBlocksAreThoseOfTheTables) {
     const Captured whole(ConstView(kWhole.data(), {2, 3}), "whole");
     const Captured asked(ConstView(kAsked.data(), {2, 3}), "asked");
     const Expression i = x.i / block, j = x.j / block;
-    const Found found = expect_true(whole(i, j) || (asked(i, j) && (x.i + x.j) % 2 == 0));
+    const Found found = expect_consistent(whole(i, j) || (asked(i, j) && (x.i + x.j) % 2 == 0));
     const auto count = [&](core::TileClass tile) {
       return found.tiles[static_cast<std::size_t>(tile)] / static_cast<int>(kB * kH);
     };
@@ -209,16 +209,16 @@ TEST(KnownKeys, OfMortonOrdersAreKnownByTheirUpperBits) {
   // There are 2 x 3 tiles. The first queries have x 0..7 and y 0..7, the others x 8..11 and y 0..1.
   // Keys have x 0..7 and y 0..7, then x 8..15 and y 0..7, then x 0..7 and y 8..11.
   const auto count = [&](int reach, core::TileClass tile) {
-    return expect_true(near(reach)).tiles[static_cast<std::size_t>(tile)] /
+    return expect_consistent(near(reach)).tiles[static_cast<std::size_t>(tile)] /
            static_cast<int>(kB * kH);
   };
   EXPECT_EQ(count(0, core::TileClass::kDead), 4);
   EXPECT_EQ(count(3, core::TileClass::kDead), 1);
   EXPECT_EQ(count(15, core::TileClass::kFull), 6);
   // Remainders must also be right for divisors that change with the key and for negative numbers.
-  expect_true((x.i + 128) % (x.j % 3 + 64) < 64);
-  expect_true((x.i - 100) % 64 < 30);
-  expect_true((x.j - 200) % 64 + x.i / 64 * 40 < 30);
+  expect_consistent((x.i + 128) % (x.j % 3 + 64) < 64);
+  expect_consistent((x.i - 100) % 64 < 30);
+  expect_consistent((x.j - 200) % 64 + x.i / 64 * 40 < 30);
 }
 
 // No wrong range is found where sums wrap around, the least integer is negated, or a divisor is
@@ -233,7 +233,7 @@ TEST(KnownKeys, OfSumsThatWrapAroundAreNotSolved) {
        {x.j + (kMost - 20) > 0, x.j * 100'000'000 > x.i, abs(from(min(x.j, 1))) <= x.i,
         -from(min(x.j, 1)) < x.i, abs(x.j + kLeast) > x.i, x.i - from(min(x.j, 1)) < 3,
         x.j / -7 > -x.i}) {
-    const Found found = expect_true(mask);
+    const Found found = expect_consistent(mask);
     EXPECT_FALSE(found.exact) << mask.text();
     EXPECT_EQ(found.narrowed, 0) << mask.text();
   }
@@ -244,7 +244,7 @@ TEST(KnownKeys, OfSharedPartsAreFoundOnce) {
   const Symbols x;
   Expression mask = x.j <= x.i;
   for (int n = 0; n < 60; ++n) mask = (mask && x.j < x.i + 3) || (mask && x.j > x.i - 5);
-  expect_true(mask);
+  expect_consistent(mask);
 }
 
 // ---- random masks ---------------------------------------------------------------------------
@@ -281,10 +281,10 @@ class DrawnMask {
 
  private:
   Expression integer(int depth) {
-    const Expression places[] = {x_.j, x_.j, x_.i, x_.h, x_.b, x_.Tq, x_.Tk};
+    const Expression symbols[] = {x_.j, x_.j, x_.i, x_.h, x_.b, x_.Tq, x_.Tk};
     if (depth == 0) {
       return bits_() % 4 == 0 ? Expression(static_cast<int>(bits_() % 120) - 30)
-                              : places[bits_() % std::size(places)];
+                              : symbols[bits_() % std::size(symbols)];
     }
     switch (bits_() % 11) {
       case 0:
@@ -318,7 +318,7 @@ class DrawnMask {
   const std::vector<Captured> arrays_;
 };
 
-TEST(KnownKeys, OfRandomMasksAreTrue) {
+TEST(KnownKeys, OfRandomMasksAreConsistent) {
   const Arrays arrays;
   int exact = 0;
   int narrowed = 0;
@@ -326,7 +326,7 @@ TEST(KnownKeys, OfRandomMasksAreTrue) {
   const int count = at_scale(400);
   for (int seed = 0; seed < count; ++seed) {
     DrawnMask drawn(static_cast<unsigned>(seed), arrays);
-    const Found found = expect_true(drawn.truth(seed % 4));
+    const Found found = expect_consistent(drawn.truth(seed % 4));
     exact += found.exact ? 1 : 0;
     narrowed += found.narrowed > 0 ? 1 : 0;
     for (std::size_t n = 0; n < tiles.size(); ++n) tiles[n] += found.tiles[n];

@@ -21,25 +21,25 @@ bool same(const qkv::Tensor& a, const qkv::Tensor& b) {
 void require_same(const qkv::KvCache& a, const qkv::KvCache& b) {
   using Contents = qkv::KvCacheContents;
   const Contents x = a.contents(), y = b.contents();
-  for (const auto of : {&Contents::k_pages, &Contents::v_pages, &Contents::block_tables,
-                        &Contents::lengths, &Contents::first_keys}) {
-    qkv::fuzz::require(same(x.*of, y.*of));
+  for (const auto tensor : {&Contents::k_pages, &Contents::v_pages, &Contents::block_tables,
+                            &Contents::lengths, &Contents::first_keys}) {
+    qkv::fuzz::require(same(x.*tensor, y.*tensor));
   }
   qkv::fuzz::require(a.used_pages() == b.used_pages());
 }
 
 }  // namespace
 
-// A cache that the reader accepts can be used, copied, and made again from its contents.
+// A cache that the reader accepts can be used, copied, and built again from its contents.
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   try {
     qkv::KvCache cache = qkv::app::read_kv_cache(qkv::fuzz::memory_file(data, size));
-    const qkv::KvCacheSizes& of = cache.sizes();
+    const qkv::KvCacheSizes& n = cache.sizes();
     require_same(qkv::KvCache(cache.contents()), cache);
     constexpr Index kMost = 64;  // larger caches cost too much time and memory
-    if (of.B > kMost || of.G > kMost || of.D > kMost || of.E > kMost || of.page > kMost) return 0;
-    const qkv::Tensor k(qkv::DType::kFloat32, {of.B, of.G, 3, of.D});
-    const qkv::Tensor v(qkv::DType::kFloat32, {of.B, of.G, 3, of.E});
+    if (n.B > kMost || n.G > kMost || n.D > kMost || n.E > kMost || n.page > kMost) return 0;
+    const qkv::Tensor k(qkv::DType::kFloat32, {n.B, n.G, 3, n.D});
+    const qkv::Tensor v(qkv::DType::kFloat32, {n.B, n.G, 3, n.E});
     for (const Index length : cache.lengths()) {
       if (length > kMost * kMost) return 0;
     }
@@ -48,7 +48,7 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     cache.append(k, v);
     copied.append(k, v);
     require_same(copied, cache);
-    cache.reorder(std::vector<Index>(static_cast<std::size_t>(of.B), of.B - 1));
+    cache.reorder(std::vector<Index>(static_cast<std::size_t>(n.B), n.B - 1));
     cache.append(k, v);
     cache.reset();
     qkv::fuzz::require(cache.used_pages() == 0);

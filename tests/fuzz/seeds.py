@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes inputs from which fuzzing starts: small well-formed files, and malformed ones of tests.
+"""Writes inputs from which fuzzing starts: small valid files, and malformed ones from the tests.
 
 usage: seeds.py DIRECTORY
 Writes DIRECTORY/TARGET/NAME for each target.

@@ -15,7 +15,7 @@ qkv::app::Settings read(const std::string& text) {
 
 }  // namespace
 
-// Settings are unchanged after they are written, in either form, and read again.
+// Settings that are written, as text or as one line, and read again are unchanged.
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   qkv::app::Settings settings;
   try {

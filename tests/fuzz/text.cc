@@ -11,7 +11,7 @@
 using namespace qkv::app;
 using qkv::fuzz::require;
 
-// The functions accept all text that is UTF-8; tokenize() rejects other bytes.
+// quoted() accepts any bytes, the other functions all UTF-8. tokenize() rejects other bytes.
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   const auto code_points = from_utf8(text);

@@ -10,10 +10,9 @@
 
 #include "tests/kernels/targets.h"
 
-// Tests the kernels of the additive score on each target that this CPU runs. Exponentials of
-// numbers of any size are exact up to a few roundings. The three forms (small exponentials, whole
-// ones, and ones with separate powers) give bit-identical results where they are valid, so that a
-// tile may use any of them.
+// Tests the kernels of the additive score on each target that this CPU runs. Exponentials are
+// exact up to a few roundings. Where several of their forms (small, whole, with separate powers)
+// are valid, scores and gradients are bit-identical, so a tile may use any of these forms.
 namespace qkv::kernels {
 namespace {
 
@@ -46,8 +45,8 @@ struct Exponentials {
   }
 };
 
-// Returns numbers of all magnitudes, whose products range from far below eps to infinity. Mantissas
-// are odd and vary in all bits.
+// Returns numbers of all magnitudes, whose products range from far below eps to infinity. The last
+// bit of each mantissa is 1, the others vary.
 template <class T>
 Exponentials<T> sweep() {
   constexpr int kMost = sizeof(T) == 4 ? 124 : 1010;
@@ -65,8 +64,9 @@ Exponentials<T> sweep() {
   return x;
 }
 
-// Returns a panel of keys with two units: kPanel numbers of x for each, then their powers, or zeros
-// if there are none. The first unit takes every number from `from` on, the second every 29th.
+// Returns a panel [4][kPanel] of keys with two units: x of unit 0 and of unit 1, then their powers
+// (zeros if `power` is empty). From index `from` on, cyclically, unit 0 takes each number, unit 1
+// each 29th.
 template <class T>
 std::vector<T> panel_of(const std::vector<T>& x, const std::vector<T>& power, std::size_t from) {
   std::vector<T> panel;
@@ -127,8 +127,9 @@ TYPED_TEST(AdditiveKernelsOf, AllFormsHaveTheSameBits) {
   });
 }
 
-// Returns the gradients of pairs of queries and keys, whose exponentials in one form are the
-// numbers of x from i and from j on.
+// Returns the PairSums of a tile of kTileRows queries and 16 keys: left, weights and right, one
+// after another. The exponentials, in this form, are the numbers of x from index i on for queries,
+// from index j on for keys.
 template <class T>
 std::vector<T> gradients(const AdditiveKernels<T>& k, const Exponentials<T>& x,
                          ExponentialForm form, std::size_t i, std::size_t j) {
@@ -177,9 +178,9 @@ TYPED_TEST(AdditiveKernelsOf, AllFormsHaveTheSameGradients) {
   });
 }
 
-// The score of two rows, with whole exponentials or separate powers, is accurate even where they
-// cancel.
-TYPED_TEST(AdditiveKernelsOf, AnyTwoRowsMeet) {
+// The score of a query and a key is accurate even where their numbers nearly cancel, whether their
+// exponentials are whole or have separate powers.
+TYPED_TEST(AdditiveKernelsOf, ScoresAreAccurateWhereRowsCancel) {
   using T = TypeParam;
   constexpr double kEps = std::numeric_limits<T>::epsilon();
   const T whole = kPlainBound<T>;
@@ -194,7 +195,8 @@ TYPED_TEST(AdditiveKernelsOf, AnyTwoRowsMeet) {
     for (Index i = 0; i < rows; ++i) {
       constexpr auto kKeys = static_cast<std::size_t>(kPanel);
       const T row = a[static_cast<std::size_t>(i)];
-      // Keys around -row, where |tanh| is below 1; a second unit, whose v is 0, is far from there.
+      // In unit 0, keys are around -row, where |tanh| is below 1. In unit 1, whose v is 0, they are
+      // equal, but the query's number is -row.
       std::vector<T> b(2 * kKeys);
       for (std::size_t n = 0; n < kKeys; ++n) {
         b[n] = b[kKeys + n] = -row + (static_cast<T>(n) - 32) / 3;
@@ -217,8 +219,8 @@ TYPED_TEST(AdditiveKernelsOf, AnyTwoRowsMeet) {
   });
 }
 
-// Compares log2 of x 2^power with that of exp(2a) in long double, whose 64 bits represent 2a
-// log2(e) closely enough for a below 2^20.
+// Compares log2(x 2^power) with 2a log2(e) in long double, whose 64 bits are precise enough for |a|
+// below 2^20.
 TYPED_TEST(AdditiveKernelsOf, ExponentialsAreExact) {
   using T = TypeParam;
   constexpr double kEps = std::numeric_limits<T>::epsilon();
@@ -235,7 +237,7 @@ TYPED_TEST(AdditiveKernelsOf, ExponentialsAreExact) {
     }
   }
   this->for_each_target([&](const AdditiveKernels<T>& k) {
-    for (std::size_t n = 0; n < a.size(); n += 37) {  // in pieces that are not whole registers
+    for (std::size_t n = 0; n < a.size(); n += 37) {  // 37 numbers are no whole registers
       const auto count = std::min<std::size_t>(37, a.size() - n);
       std::vector<T> x(count), power(count);
       const ExponentialForm form =
@@ -258,19 +260,19 @@ TYPED_TEST(AdditiveKernelsOf, ExponentialsAreExact) {
   });
 }
 
-// Infinities and NaN give tanh of the plain sum.
-TYPED_TEST(AdditiveKernelsOf, OddNumbersAreThoseOfTanh) {
+// For infinities, NaN and huge numbers, too, a unit's term is tanh(a + b) times v.
+TYPED_TEST(AdditiveKernelsOf, SpecialNumbersGiveTanhOfTheirSum) {
   using T = TypeParam;
   const T far = sizeof(T) == 4 ? T(1e30) : T(1e300);
-  const T odd[] = {kInf<T>, -kInf<T>, kNaN<T>, far, -far, T(50), T(-50), T(0.5), T(-400)};
+  const T special[] = {kInf<T>, -kInf<T>, kNaN<T>, far, -far, T(50), T(-50), T(0.5), T(-400)};
   this->for_each_target([&](const AdditiveKernels<T>& k) {
     std::vector<T> panel(4 * kPanel);
     std::vector<T> b(2 * kPanel);  // two units
-    for (std::size_t n = 0; n < b.size(); ++n) b[n] = odd[n % std::size(odd)];
+    for (std::size_t n = 0; n < b.size(); ++n) b[n] = special[n % std::size(special)];
     k.exponentials(b.data(), 2 * kPanel, panel.data(), panel.data() + 2 * kPanel);
     const T v[] = {1, T(0.25)};
     const AdditiveUnits<T> units{v, 2};
-    for (const T a : odd) {
+    for (const T a : special) {
       const T twice[] = {a, a};
       T left[4];
       k.exponentials(twice, 2, left, left + 2);

@@ -20,8 +20,9 @@
 #include "reference/row_sums.h"
 #include "tests/kernels/targets.h"
 
-// Tests that products of BF16 are bit-identical with plain arithmetic, also for subnormal, huge and
-// non-finite numbers, and for odd counts of channels and keys.
+// Tests that kernels for products of BF16 are bit-identical with the definition in plain arithmetic
+// (core/bfloat16_products.h), also for subnormal, huge and non-finite numbers, and for any numbers
+// of channels and keys.
 namespace qkv::kernels {
 namespace {
 
@@ -43,14 +44,15 @@ class BFloat16Kernels : public testing::TestWithParam<Target> {
     return has_amx_products(GetParam()) ? amx_gradient_kernels(GetParam())
                                         : dot2_gradient_kernels();
   }
-  // Returns the largest number of rows to sum at once. AMX has no limit: 19 are a tile and a rest.
+  // Returns the most rows to sum at once. AMX has no limit: 19 rows are a tile of 16 and 3 more.
   static Index most_rows() { return products() == Products::kAmx ? 19 : kTileRows; }
   // Returns the product of two rows of n numbers by its definition.
   static float dot(const std::vector<float>& a, const std::vector<float>& b, Index n) {
     return products() == Products::kAmx ? core::amx_dot(a.data(), b.data(), n)
                                         : core::dot2(a.data(), b.data(), n);
   }
-  // Adds sum_n weight(n) row(n) to `to` [width] by the definition of sums of rows.
+  // Adds the sum of weight(n) row(n) over n = 0 .. count - 1 to `to` [width] by the definition of
+  // sums of rows.
   template <class Weight>
   static void add_rows(Index count, Index width, const Weight& weight, const auto& row, float* to) {
     std::vector<float> chains(at(2 * width));
@@ -70,12 +72,12 @@ INSTANTIATE_TEST_SUITE_P(Target, BFloat16Kernels,
                            return name;
                          });
 
-// kPlain: normally distributed numbers. kOdd: some of these replaced by any bits. kTiny: products
-// near the smallest numbers.
-enum class Numbers { kPlain, kOdd, kTiny };
-constexpr Numbers kNumbers[] = {Numbers::kPlain, Numbers::kOdd, Numbers::kTiny};
+// kPlain: normally distributed numbers. kAnyBits: one in seven of these has random bits instead.
+// kTiny: numbers of size 2^-64, whose products are near 2^-126, the smallest normal number.
+enum class Numbers { kPlain, kAnyBits, kTiny };
+constexpr Numbers kNumbers[] = {Numbers::kPlain, Numbers::kAnyBits, Numbers::kTiny};
 
-// Rows of BF16 numbers with gaps of NaN, which no kernel may read.
+// Rows of BF16 numbers, each followed by 3 NaNs, which no kernel may use.
 struct Rows {
   Index stride;
   std::vector<BFloat16> values;
@@ -87,7 +89,7 @@ struct Rows {
     for (Index n = 0; n < rows * stride; ++n) {
       const float scale = numbers == Numbers::kTiny ? 0x1p-64F : 1.0F;
       BFloat16 value = core::from_float<BFloat16>(normal(bits) * scale);
-      if (numbers == Numbers::kOdd && bits() % 7 == 0) {
+      if (numbers == Numbers::kAnyBits && bits() % 7 == 0) {
         value = BFloat16::from_bits(static_cast<std::uint16_t>(bits()));
       }
       values[at(n)] = n % stride < width ? value : BFloat16::from_bits(0x7FC0);
@@ -112,15 +114,15 @@ bool same(float a, float b) {
 constexpr Index kWidths[] = {1,  2,  3,  15, 16, 17,  31,  32,  33,
                              40, 63, 64, 65, 96, 127, 128, 200, 257};
 constexpr Index kKeys[] = {1, 2, 15, 16, 17, 33, 63, 64};
-// The widths of sums and their numbers of terms. Sums are not divided into panels.
+// Weighted sums of rows: the widths of rows, and the numbers of rows that are summed.
 constexpr Index kSumWidths[] = {1, 3, 16, 17, 32, 33, 65, 128, 257};
 constexpr Index kTerms[] = {1, 2, 17, 32, 33, 64, 65, 127, 128};
 constexpr Index kMostTerms = 128;
 
-TEST_P(BFloat16Kernels, ScoresAreTheMeaning) {
+TEST_P(BFloat16Kernels, ScoresMatchTheirDefinition) {
   const DotKernels<float>& k = dot_table();
   constexpr Index kMostRows = 33;
-  const std::byte* const any = reinterpret_cast<const std::byte*>(&k);  // to be prefetched
+  const std::byte* const any = reinterpret_cast<const std::byte*>(&k);  // is prefetched
   for (const Numbers numbers : kNumbers) {
     for (const Index D : kWidths) {
       const Rows q(kMostRows, D, numbers, 1);
@@ -164,9 +166,9 @@ TEST_P(BFloat16Kernels, ScoresAreTheMeaning) {
   }
 }
 
-// The larger product is 2^-126 or a little more, and mostly a small one is subtracted from it. A
-// result is tiny, and so 0, if it would stay below 2^-126 when rounded to 24 bits.
-TEST_P(BFloat16Kernels, WhatIsTinyIsDecidedOnTwentyFourBits) {
+// Each score is a product of 2^-126 or a little more, from which most trials subtract a small
+// product. A result is tiny, and so 0, if it would stay below 2^-126 when rounded to 24 bits.
+TEST_P(BFloat16Kernels, TinyResultsAreFoundAfterRoundingTo24Bits) {
   const DotKernels<float>& k = dot_table();
   const std::byte* const any = reinterpret_cast<const std::byte*>(&k);
   std::mt19937 random(5);
@@ -177,7 +179,7 @@ TEST_P(BFloat16Kernels, WhatIsTinyIsDecidedOnTwentyFourBits) {
   int tiny = 0;
   int rounded_up = 0;
   for (int trial = 0; trial < 4000; ++trial) {
-    // Pair 0 is added first: its first element is the larger product.
+    // Channel 0, whose product is the larger one, is added before channel 2. The others are 0.
     std::vector<BFloat16> q(4), keys(at(4 * kPanel));
     q[0] = number(-63, random() % 4 == 0 ? random() % 3 : 0, false);
     q[2] = number(-75, random(), random() % 8 != 0);
@@ -205,7 +207,7 @@ TEST_P(BFloat16Kernels, WhatIsTinyIsDecidedOnTwentyFourBits) {
   EXPECT_GT(rounded_up, 100);
 }
 
-TEST_P(BFloat16Kernels, SumsAreTheMeaning) {
+TEST_P(BFloat16Kernels, SumsMatchTheirDefinition) {
   const DotKernels<float>& k = dot_table();
   for (const Numbers numbers : kNumbers) {
     for (const Index E : kSumWidths) {
@@ -246,8 +248,8 @@ TEST_P(BFloat16Kernels, SumsAreTheMeaning) {
   }
 }
 
-// Weights are rounded to nearest, ties to even, and subnormal ones to 0: in place, to memory before
-// them that they partly share, or to other memory.
+// Weights are rounded to nearest, ties to even, and subnormal ones to 0. The result may replace the
+// weights, may begin before them and overlap them, or may be in other memory.
 TEST_P(BFloat16Kernels, WeightsAreRoundedOnce) {
   const DotKernels<float>& k = dot_table();
   std::vector<float> w(3 * kPanel);
@@ -277,11 +279,12 @@ TEST_P(BFloat16Kernels, WeightsAreRoundedOnce) {
   std::vector<float> shared(at(kPanel / 2));
   shared.insert(shared.end(), w.begin(), w.end());
   k.round_weights(shared.data() + kPanel / 2, 3 * kPanel, shared.data());
-  expect_rounded(shared.data(), "before them");
+  expect_rounded(shared.data(), "overlapping");
 }
 
-// Each sum of dk and dv starts from zero and is then added to the previous contents.
-TEST_P(BFloat16Kernels, TransposedSumsAreTheMeaning) {
+// A sum of transposed_sum(), as for dk or dv, starts from zero, and is added to the previous
+// contents at the end.
+TEST_P(BFloat16Kernels, TransposedSumsMatchTheirDefinition) {
   const DotKernels<float>& k = dot_table();
   const GradientKernels<float>& g = gradient_table();
   for (const Numbers numbers : kNumbers) {
@@ -318,7 +321,8 @@ TEST_P(BFloat16Kernels, TransposedSumsAreTheMeaning) {
   }
 }
 
-// A word of row m holds numbers of rows 2m and 2m + 1; the second is 0 if there is no row 2m + 1.
+// A word in row m of the result holds a number of row 2m and, in its upper half, one of row 2m + 1,
+// or 0 if there is no such row.
 TEST_P(BFloat16Kernels, RowsAreJoinedAndRounded) {
   const GradientKernels<float>& g = gradient_table();
   constexpr Index kRows = 5;
@@ -337,7 +341,7 @@ TEST_P(BFloat16Kernels, RowsAreJoinedAndRounded) {
   }
 }
 
-TEST_P(BFloat16Kernels, DotsOfRowsAreTheMeaning) {
+TEST_P(BFloat16Kernels, DotsOfRowsMatchTheirDefinition) {
   const DotKernels<float>& k = dot_table();
   const GradientKernels<float>& g = gradient_table();
   constexpr Index kRows = 37;
@@ -374,8 +378,8 @@ TEST_P(BFloat16Kernels, NonFiniteValuesOfWordsAreFound) {
     };
     EXPECT_TRUE(finite()) << count;
     for (Index n = 0; n < 2 * count; ++n) {
-      for (const int odd : {0x7F80, 0xFF80, 0x7FC0, 0x7F81}) {
-        values[at(n)] = static_cast<std::uint16_t>(odd);
+      for (const int non_finite : {0x7F80, 0xFF80, 0x7FC0, 0x7F81}) {
+        values[at(n)] = static_cast<std::uint16_t>(non_finite);
         EXPECT_FALSE(finite()) << count << " " << n;
       }
       values[at(n)] = 0x0001;
@@ -384,9 +388,9 @@ TEST_P(BFloat16Kernels, NonFiniteValuesOfWordsAreFound) {
   }
 }
 
-// A round is 4 products of tiles, each 16 x 16 sums of 32 terms, or 24 instructions, each 16 sums
-// of 2 terms. A term is two operations.
-TEST_P(BFloat16Kernels, CountTheirOperations) {
+// With AMX, a round is 4 products of tiles, each 16 x 16 sums of 32 terms; else it is 24
+// instructions, each 16 sums of 2 terms. A term is two operations.
+TEST_P(BFloat16Kernels, OperationsAreCounted) {
   const double want = products() == Products::kAmx ? 10 * 4 * 16 * 16 * 32 * 2 : 10 * 24 * 16 * 4;
   EXPECT_EQ(dot_table().multiply_adds(10), want);
 }

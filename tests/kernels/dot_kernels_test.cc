@@ -14,7 +14,7 @@
 #include "tests/kernels/targets.h"
 #include "tests/support/in_blocks.h"
 
-// Compares each kernel of each target that this CPU runs with plain loops: bit-identical where the
+// Compares kernels of each target that this CPU runs with plain loops: bit-identical where the
 // order of summation is defined, within a bound where a polynomial replaces exp.
 namespace qkv::kernels {
 namespace {
@@ -33,9 +33,9 @@ TYPED_TEST_SUITE(Kernels, SumTypes);
 
 constexpr Index kWidths[] = {1, 2, 3, 4, 5, 8, 15, 16, 17, 31, 33, 48, 64, 65, 80, 100, 129};
 
-// Covers numbers of every size, whole iterations of the loop and remainders, with and without
-// slopes.
-TYPED_TEST(Kernels, SoftCapsAreThoseOfTheHeader) {
+// The numbers have many magnitudes, and their counts are and are not multiples of the loop's step.
+// soft_cap() is called with `slopes`, which it multiplies by the derivative, and without.
+TYPED_TEST(Kernels, SoftCapsAreThoseOfDetailCapped) {
   using T = TypeParam;
   constexpr T kSpecial[] = {T(0),
                             T(-0.0),
@@ -92,8 +92,8 @@ TYPED_TEST(Kernels, ScoresAreSumsOverBlocksOfAscendingChannels) {
           std::vector<T> some(s.size(), T(7));
           k.scores_of_keys({q.data(), D}, count, D, panel.data(), keys, T(0.3), {some.data(), 70});
           for (std::size_t x = 0; x < some.size(); ++x) {
-            const bool alone = static_cast<Index>(x % 70) >= keys;
-            ASSERT_TRUE(some[x] == s[x] || (alone && some[x] == T(7))) << D << " " << x;
+            const bool is_behind_keys = static_cast<Index>(x % 70) >= keys;
+            ASSERT_TRUE(some[x] == s[x] || (is_behind_keys && some[x] == T(7))) << D << " " << x;
           }
           for (Index r = 0; r < kMostRows; ++r) {
             for (Index n = 0; n < kPanel; ++n) {
@@ -119,7 +119,7 @@ TYPED_TEST(Kernels, WeightedSumsAreOneChainOverAscendingKeys) {
       for (const Index rows : {1, 2, 5, 6, 7, 8, 13}) {
         constexpr Index kKeys = 37;
         const std::vector<T> w = random_values<T>(rows * kKeys, 3);
-        const std::vector<T> v = random_values<T>(kKeys * E, 4);  // no padding at the end
+        const std::vector<T> v = random_values<T>(kKeys * E, 4);  // no padding behind the last row
         const std::vector<T> start = random_values<T>(rows * (E + 2), 5);
         std::vector<T> acc = start;
         k.weighted_sum({w.data(), kKeys}, rows, {v.data(), E}, kKeys, E, {acc.data(), E + 2});
@@ -165,9 +165,9 @@ TYPED_TEST(Kernels, ProductsAreSummedFromZeroAndAdded) {
   });
 }
 
-// The relative error of exp(s - max) is at most (1.5 + |s - max| / 8) epsilon in float32 and 1.5
-// epsilon in float64: the bounds that exp-inl.h has, with a margin. Without fused multiply-adds 1.5
-// takes the place of 8.
+// The relative error of exp(x), x = s - max, is at most (1.5 + |x| / 8) epsilon in float32, or (1.5
+// + |x| / 1.5) epsilon without fused multiply-adds; in float64 it is at most 1.5 epsilon. These are
+// the bounds in exp-inl.h, with a margin.
 TYPED_TEST(Kernels, ExponentialsAreWithinTheirBound) {
   using T = TypeParam;
   constexpr T kEpsilon = std::numeric_limits<T>::epsilon();
@@ -183,8 +183,8 @@ TYPED_TEST(Kernels, ExponentialsAreWithinTheirBound) {
     for (std::size_t n = 0; n < s.size(); ++n) {
       const auto exact = static_cast<double>(std::exp(static_cast<long double>(s[n])));
       const double error = std::fabs(static_cast<double>(w[n]) - exact) / exact;
-      const double slope = sizeof(T) == 8 ? 0 : fused ? 1.0 / 8 : 1 / 1.5;
-      ASSERT_LE(error, static_cast<double>(kEpsilon) * (1.5 - static_cast<double>(s[n]) * slope))
+      const double growth = sizeof(T) == 8 ? 0 : fused ? 1.0 / 8 : 1 / 1.5;
+      ASSERT_LE(error, static_cast<double>(kEpsilon) * (1.5 - static_cast<double>(s[n]) * growth))
           << s[n];
     }
     EXPECT_EQ(w[0], T(1));
@@ -200,7 +200,8 @@ TYPED_TEST(Kernels, ExponentialsAreWithinTheirBound) {
   });
 }
 
-// Weights are added to columns in the order of rows, and -w ln w in partial sums by key mod 64.
+// Weights are added to columns and cells in the order of rows. A row's entropy sums -w ln w in 64
+// partial sums, by key mod 64, which are added as a tree.
 TYPED_TEST(Kernels, WeightsAreAddedInTheFixedOrder) {
   using T = TypeParam;
   constexpr Index kStride = 528;
@@ -248,7 +249,7 @@ TYPED_TEST(Kernels, WeightsAreAddedInTheFixedOrder) {
   });
 }
 
-// A row's exponentials are summed in 64 partial sums by key mod 64, then as the tree of
+// A row's exponentials are summed in 64 partial sums by key mod 64, which are added as the tree of
 // reference/sum.h.
 TYPED_TEST(Kernels, SoftmaxSumsInTheFixedOrder) {
   using T = TypeParam;
@@ -279,7 +280,7 @@ TYPED_TEST(Kernels, SoftmaxSumsInTheFixedOrder) {
   });
 }
 
-TYPED_TEST(Kernels, DropWhatTheDropoutMaskDrops) {
+TYPED_TEST(Kernels, DropoutZeroesTheWeightsThatTheMaskDrops) {
   using T = TypeParam;
   this->for_each_target([&](const DotKernels<T>& k, bool) {
     for (const double p : {0.0001, 0.3, 0.999}) {
@@ -309,10 +310,10 @@ TYPED_TEST(Kernels, FindNaNAmongNumbersAndInfinities) {
   });
 }
 
-// A CPU that runs a target also runs those after it.
+// A CPU that runs a target of kTargets also runs the later ones.
 TEST(Targets, BestFirst) {
   for (std::size_t n = 1; n < kTargets.size(); ++n) {
-    if (kTargets[n] == Target::kEmulatedAmx) continue;  // for tests: it comes last
+    if (kTargets[n] == Target::kEmulatedAmx) continue;  // last, as only tests ask for it
     EXPECT_TRUE(!is_supported(kTargets[n - 1]) || is_supported(kTargets[n]));
   }
 }

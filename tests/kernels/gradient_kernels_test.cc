@@ -26,9 +26,9 @@ class GradientKernelsOf : public testing::Test {
   // Returns rows of n numbers, each followed by a gap of kApart NaNs.
   static std::vector<T> random_rows(Index rows, Index n, unsigned seed) {
     std::vector<T> x = random_values<T>(rows * (n + kApart), seed);
-    for (std::size_t place = 0; place < x.size(); ++place) {
-      if (static_cast<Index>(place) % (n + kApart) >= n) {
-        x[place] = std::numeric_limits<T>::quiet_NaN();
+    for (std::size_t index = 0; index < x.size(); ++index) {
+      if (static_cast<Index>(index) % (n + kApart) >= n) {
+        x[index] = std::numeric_limits<T>::quiet_NaN();
       }
     }
     return x;
@@ -59,7 +59,7 @@ TYPED_TEST(GradientKernelsOf, DotsOfRowsAreSums) {
         // No term passes through more than n additions.
         const double ulp = std::numeric_limits<T>::epsilon();
         EXPECT_NEAR(all[at(r)], want, ulp * static_cast<double>(n + 2) * size);
-        // The row alone is bit-identical.
+        // A call for this row alone gives the same bits.
         T alone = 1;
         kernels.dots({a.data() + r * stride, stride}, 1, b.data(), n, &alone);
         EXPECT_EQ(alone, all[at(r)]);
@@ -84,8 +84,8 @@ TYPED_TEST(GradientKernelsOf, RowDotsHaveTheBitsOfEachRow) {
           SCOPED_TRACE("n " + std::to_string(n) + " row " + std::to_string(r));
           T alone = -7;
           if (r < rows) {
-            const Index place = r * stride;
-            kernels.row_dots({a.data() + place, stride}, {b.data() + place, stride}, 1, n, &alone);
+            const Index index = r * stride;
+            kernels.row_dots({a.data() + index, stride}, {b.data() + index, stride}, 1, n, &alone);
           }
           EXPECT_EQ(all[at(r)], alone);
         }
@@ -94,26 +94,26 @@ TYPED_TEST(GradientKernelsOf, RowDotsHaveTheBitsOfEachRow) {
   });
 }
 
-TYPED_TEST(GradientKernelsOf, EachNumberThatIsNotFiniteIsFound) {
+TYPED_TEST(GradientKernelsOf, EachNonFiniteNumberIsFound) {
   using Limits = std::numeric_limits<TypeParam>;
   this->for_each_target([&](const GradientKernels<TypeParam>& kernels) {
-    for (const TypeParam odd : {Limits::quiet_NaN(), Limits::infinity(), -Limits::infinity()}) {
+    for (const TypeParam special : {Limits::quiet_NaN(), Limits::infinity(), -Limits::infinity()}) {
       for (const Index n : {0, 1, 7, 16, 63, 64, 65, 150}) {
         std::vector<TypeParam> x(at(n + 1), Limits::max());
-        x.back() = odd;
+        x.back() = special;
         EXPECT_TRUE(kernels.all_finite(x.data(), n)) << n;
-        for (Index place = 0; place < n; ++place) {
-          x[at(place)] = odd;
-          EXPECT_FALSE(kernels.all_finite(x.data(), n)) << place << " of " << n;
-          x[at(place)] = -Limits::max();
+        for (Index index = 0; index < n; ++index) {
+          x[at(index)] = special;
+          EXPECT_FALSE(kernels.all_finite(x.data(), n)) << index << " of " << n;
+          x[at(index)] = -Limits::max();
         }
       }
     }
   });
 }
 
-// Slopes become 0 where the score is -inf; nothing else is written.
-TYPED_TEST(GradientKernelsOf, WhatIsMaskedIsCleared) {
+// clear_masked() writes 0 where the score is -inf, and nothing else.
+TYPED_TEST(GradientKernelsOf, MaskedElementsBecomeZero) {
   using T = TypeParam;
   using Limits = std::numeric_limits<T>;
   const std::vector<T> scores = {-Limits::infinity(), Limits::infinity(), Limits::lowest(),
@@ -122,18 +122,19 @@ TYPED_TEST(GradientKernelsOf, WhatIsMaskedIsCleared) {
     for (const Index n : {0, 1, 7, 16, 33, 64}) {
       std::vector<T> s(at(n));
       for (std::size_t c = 0; c < s.size(); ++c) s[c] = scores[(c + c / 16) % scores.size()];
-      std::vector<T> slopes(at(n + 1), Limits::infinity());  // the last one must not change
-      kernels.clear_masked(slopes.data(), s.data(), n);
+      std::vector<T> to(at(n + 1), Limits::infinity());  // the last one must not change
+      kernels.clear_masked(to.data(), s.data(), n);
       for (Index c = 0; c <= n; ++c) {
         const bool masked = c < n && s[at(c)] == -Limits::infinity();
-        EXPECT_EQ(slopes[at(c)], masked ? T(0) : Limits::infinity()) << c << " of " << n;
+        EXPECT_EQ(to[at(c)], masked ? T(0) : Limits::infinity()) << c << " of " << n;
       }
     }
   });
 }
 
 // Columns that are computed together are bit-identical with each column alone, whatever tiles they
-// share. A sum is one addition of the product to what was there; nothing else is written.
+// share. transposed_sum() adds the result of transposed_product() to the previous contents in one
+// addition. Neither writes beyond the columns.
 TYPED_TEST(GradientKernelsOf, TransposedSumsOfAnyNumberOfColumns) {
   using T = TypeParam;
   constexpr Index kCount = 9;
@@ -161,9 +162,9 @@ TYPED_TEST(GradientKernelsOf, TransposedSumsOfAnyNumberOfColumns) {
               want += static_cast<double>(w[at(n * stride + r)]) *
                       static_cast<double>(x[at(n * width + c)]);
             }
-            const std::size_t place = at(r * to_stride + c);
-            ASSERT_NEAR(products[place], want, 100 * std::numeric_limits<T>::epsilon());
-            ASSERT_EQ(sums[place], before[place] + products[place]);
+            const std::size_t index = at(r * to_stride + c);
+            ASSERT_NEAR(products[index], want, 100 * std::numeric_limits<T>::epsilon());
+            ASSERT_EQ(sums[index], before[index] + products[index]);
           }
           kernels.transposed_product({w.data() + r, stride}, 1, {x.data(), width}, kCount, width,
                                      {products_alone.data() + r * to_stride, to_stride});
@@ -172,11 +173,11 @@ TYPED_TEST(GradientKernelsOf, TransposedSumsOfAnyNumberOfColumns) {
         }
         ASSERT_EQ(products, products_alone);
         ASSERT_EQ(sums, sums_alone);
-        for (std::size_t place = 0; place < before.size(); ++place) {
-          const auto r = static_cast<Index>(place) / to_stride;
-          if (r < columns && static_cast<Index>(place) % to_stride < width) continue;
-          ASSERT_EQ(products[place], before[place]) << "written beyond the columns, at " << place;
-          ASSERT_EQ(sums[place], before[place]) << "written beyond the columns, at " << place;
+        for (std::size_t index = 0; index < before.size(); ++index) {
+          const auto r = static_cast<Index>(index) / to_stride;
+          if (r < columns && static_cast<Index>(index) % to_stride < width) continue;
+          ASSERT_EQ(products[index], before[index]) << "written beyond the columns, at " << index;
+          ASSERT_EQ(sums[index], before[index]) << "written beyond the columns, at " << index;
         }
       }
     }

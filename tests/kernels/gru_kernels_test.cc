@@ -34,8 +34,8 @@ TYPED_TEST(GruKernelsOf, EachTargetAgreesWithTheFormula) {
     const double ulp = std::numeric_limits<T>::epsilon();
     for (const Index H : {1, 3, 16, 37}) {
       for (const double deviation : {1e-4, 1.0, 10.0, 1000.0}) {
-        // The numbers of xs [3H], hs [3H], h [H], dnext [H] are small, saturate the gates, or
-        // overflow every exponential.
+        // xs [3H], hs [3H], h [H] and dnext [H]. By the deviation, most numbers are small, near 1
+        // in size, saturate the gates, or overflow exponentials.
         const std::vector<T> x = random_values<T>(8 * H, static_cast<unsigned>(H), deviation);
         const T* const h = x.data() + 6 * H;
         std::vector<T> next(static_cast<std::size_t>(H)), gates(static_cast<std::size_t>(4 * H));
@@ -51,8 +51,8 @@ TYPED_TEST(GruKernelsOf, EachTargetAgreesWithTheFormula) {
                                want.data(), want_gates.data());
         const std::string where =
             "H " + std::to_string(H) + " deviation " + std::to_string(deviation);
-        // With the deviation d, sums have errors of about d ulp, which the slopes of the gates, at
-        // most 1, pass on. r, with such an error, is multiplied by another number near d.
+        // With the deviation d, sums have errors of about d ulp, and gates have derivatives of at
+        // most 1. r, which has such an error, is multiplied by a number of size d.
         const double bound = 8 * ulp * (1 + deviation * deviation);
         for (std::size_t u = 0; u < next.size(); ++u) {
           EXPECT_NEAR(next[u], want[u], bound * (1 + std::fabs(exact[6 * next.size() + u])))
@@ -65,12 +65,12 @@ TYPED_TEST(GruKernelsOf, EachTargetAgreesWithTheFormula) {
 
         std::vector<T> dgates(gates.size()), dh(next.size());
         kernels.backward(gates.data(), h, x.data() + 7 * H, H, dgates.data(), dh.data());
-        const std::vector<double> kept(gates.begin(), gates.end());
+        const std::vector<double> same_gates(gates.begin(), gates.end());
         std::vector<double> want_dgates(gates.size()), want_dh(next.size());
-        reference::gru_backward(kept.data(), exact.data() + 6 * H, exact.data() + 7 * H, H,
+        reference::gru_backward(same_gates.data(), exact.data() + 6 * H, exact.data() + 7 * H, H,
                                 want_dgates.data(), want_dh.data());
-        // Gradients are products of the same numbers: their errors are relative, plus an ulp where
-        // 1 - z or 1 - n^2 cancels.
+        // The kernel and the formula multiply equal numbers, so errors are relative, plus about an
+        // ulp of `size` where 1 - z or 1 - n^2 cancels.
         const double size = deviation * (1 + deviation) * (1 + deviation);
         for (std::size_t n = 0; n < dgates.size(); ++n) {
           EXPECT_NEAR(dgates[n], want_dgates[n], 16 * ulp * (std::fabs(want_dgates[n]) + size))
@@ -84,7 +84,7 @@ TYPED_TEST(GruKernelsOf, EachTargetAgreesWithTheFormula) {
   });
 }
 
-// The state and z are 0, so that the next state is tanh of the candidate's sum.
+// The state, r and z are 0, so the next state is tanh of the last H numbers of xs.
 TYPED_TEST(GruKernelsOf, SmallNumbersKeepTheirDigits) {
   using T = TypeParam;
   const double ulp = std::numeric_limits<T>::epsilon();
@@ -99,7 +99,7 @@ TYPED_TEST(GruKernelsOf, SmallNumbersKeepTheirDigits) {
   this->for_each_target([&](const GruKernels<T>& kernels) {
     kernels.forward(xs.data(), hs.data(), h.data(), static_cast<Index>(H), next.data(), nullptr);
     for (std::size_t n = 0; n < H; ++n) {
-      // float and double use a Taylor polynomial below 0.05, and exponentials for large numbers.
+      // Below 0.05, the kernels for float and double compute a Taylor polynomial.
       const double bound = std::fabs(values[n]) < T(0.05) ? ulp : (sizeof(T) == 4 ? 4 : 16) * ulp;
       const double want = std::tanh(static_cast<double>(values[n]));
       EXPECT_NEAR(next[n], want, bound * std::fabs(want)) << values[n];
@@ -111,7 +111,7 @@ TYPED_TEST(GruKernelsOf, InfinitiesSaturateAndNanStays) {
   using T = TypeParam;
   this->for_each_target([](const GruKernels<T>& kernels) {
     for (const Index H : {1, 16}) {
-      const auto one = [&](double r, double z, double n, double h) {
+      const auto next_state = [&](double r, double z, double n, double h) {
         std::vector<T> xs(static_cast<std::size_t>(3 * H)), hs(xs.size());
         std::vector<T> state(static_cast<std::size_t>(H), static_cast<T>(h));
         std::fill_n(xs.begin(), H, static_cast<T>(r));
@@ -120,13 +120,13 @@ TYPED_TEST(GruKernelsOf, InfinitiesSaturateAndNanStays) {
         kernels.forward(xs.data(), hs.data(), state.data(), H, state.data(), nullptr);
         return state.back();
       };
-      EXPECT_EQ(one(0, kInfinity, 0.5, 0.25), T(0.25));
-      EXPECT_EQ(one(0, -kInfinity, kInfinity, 0.25), T(1));
-      EXPECT_EQ(one(0, -kInfinity, -kInfinity, 0.25), -T(1));
-      EXPECT_TRUE(std::isnan(one(std::nan(""), 0, 0, 0)));
-      EXPECT_TRUE(std::isnan(one(0, std::nan(""), 0.5, 0.25)));
-      EXPECT_TRUE(std::isnan(one(0, 0, std::nan(""), 0)));
-      EXPECT_TRUE(std::isnan(one(0, 0, 0, std::nan(""))));
+      EXPECT_EQ(next_state(0, kInfinity, 0.5, 0.25), T(0.25));
+      EXPECT_EQ(next_state(0, -kInfinity, kInfinity, 0.25), T(1));
+      EXPECT_EQ(next_state(0, -kInfinity, -kInfinity, 0.25), -T(1));
+      EXPECT_TRUE(std::isnan(next_state(std::nan(""), 0, 0, 0)));
+      EXPECT_TRUE(std::isnan(next_state(0, std::nan(""), 0.5, 0.25)));
+      EXPECT_TRUE(std::isnan(next_state(0, 0, std::nan(""), 0)));
+      EXPECT_TRUE(std::isnan(next_state(0, 0, 0, std::nan(""))));
     }
   });
 }

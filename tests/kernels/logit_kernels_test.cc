@@ -21,7 +21,7 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr Index kLengths[] = {0, 1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 200, 1001};
 
 template <class T>
-class ChoiceKernelsOf : public testing::Test {
+class LogitKernelsOf : public testing::Test {
  protected:
   // Calls f(target, logits) for each target and length.
   template <class F>
@@ -31,9 +31,9 @@ class ChoiceKernelsOf : public testing::Test {
     });
   }
 };
-TYPED_TEST_SUITE(ChoiceKernelsOf, SumTypes);
+TYPED_TEST_SUITE(LogitKernelsOf, SumTypes);
 
-TYPED_TEST(ChoiceKernelsOf, TheLargestIsThatOfTheReference) {
+TYPED_TEST(LogitKernelsOf, TheLargestIsThatOfTheReference) {
   using T = TypeParam;
   this->for_each_row([](Target target, std::vector<T> x) {
     const LogitKernels<T>& kernels = logit_kernels<T>(target);
@@ -50,8 +50,9 @@ TYPED_TEST(ChoiceKernelsOf, TheLargestIsThatOfTheReference) {
   });
 }
 
-// The sum is bit-identical with that of softmax, in float64, of the row padded with -inf.
-TYPED_TEST(ChoiceKernelsOf, SumsAreThoseOfSoftmax) {
+// The sum is bit-identical with the one that softmax() computes in float64 for the row, padded with
+// -inf to a multiple of kPartialSums.
+TYPED_TEST(LogitKernelsOf, SumsAreThoseOfSoftmax) {
   using T = TypeParam;
   this->for_each_row([](Target target, const std::vector<T>& x) {
     if (x.empty()) return;
@@ -71,7 +72,7 @@ TYPED_TEST(ChoiceKernelsOf, SumsAreThoseOfSoftmax) {
   });
 }
 
-TYPED_TEST(ChoiceKernelsOf, PlacesAreThoseOfTheReference) {
+TYPED_TEST(LogitKernelsOf, FirstFromIsThatOfTheReference) {
   using T = TypeParam;
   this->for_each_row([](Target target, std::vector<T> x) {
     const LogitKernels<T>& kernels = logit_kernels<T>(target);
@@ -86,7 +87,7 @@ TYPED_TEST(ChoiceKernelsOf, PlacesAreThoseOfTheReference) {
       }
     }
     if (n == 0) return;
-    EXPECT_EQ(kernels.first_from(x.data(), 0, n, x[0]), 0) << "equal is enough";
+    EXPECT_EQ(kernels.first_from(x.data(), 0, n, x[0]), 0) << "a logit equal to least is found";
   });
 }
 

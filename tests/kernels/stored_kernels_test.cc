@@ -37,7 +37,7 @@ struct Stored {
     return core::from_accumulator<Store>(static_cast<T>(value));
   }
   static T number(const Store* data, Index n) { return core::to_accumulator<T>(data[n]); }
-  // Returns number n of the 2^16 numbers of 16 bits, or of as many numbers of a wider type.
+  // Returns the n-th of all 2^16 numbers of 16 bits, or of 2^16 numbers of a wider type.
   static Store any(Index n) {
     if constexpr (sizeof(Store) == 2) {
       return Store::from_bits(static_cast<std::uint16_t>(n));
@@ -75,8 +75,8 @@ struct Stored<float, BlockQ8> {
     // Zeros have no sign: -0 becomes +0.
     return std::isfinite(scale) ? scale * block.values[n % kNumbers] + 0.0F : std::nanf("");
   }
-  // Returns block n of 2^16. They have every scale (also subnormal, infinite, NaN, negative) and
-  // every integer.
+  // Returns the n-th of 2^16 blocks. Together they have every scale (also subnormal, infinite, NaN,
+  // negative) and every 8-bit integer.
   static BlockQ8 any(Index n) {
     BlockQ8 block;
     block.scale = Float16::from_bits(static_cast<std::uint16_t>(n));
@@ -87,8 +87,8 @@ struct Stored<float, BlockQ8> {
   }
 };
 
-// Rows of random numbers of a storage type, and the same numbers as T. Beyond `width` and behind
-// the last row they are NaN, which no kernel may use.
+// Random numbers of a storage type in rows, `stored`, and the same numbers as T, `plain`. Elements
+// beyond `width` and behind the last row are NaN, which no kernel may use.
 template <class As>
 struct Rows {
   using T = typename As::T;
@@ -127,7 +127,7 @@ class StoredKernels : public testing::Test {
   static Rows<As> rows(Index count, Index width, unsigned seed) {
     return Rows<As>(count, width, width + As::pad(width), seed);
   }
-  // Rows to prefetch, of other sizes than the rows that are read: they must not affect results.
+  // Returns rows to prefetch, of several sizes and none: prefetching must not affect results.
   static std::vector<ReadAhead> aheads(const Plain& memory) {
     const auto* data = reinterpret_cast<const std::byte*>(memory.stored.data());
     return {{}, {data, As::kAhead, As::kAhead}, {data, 1, 3}, {data + 5, 200, 130}};
@@ -247,7 +247,7 @@ TYPED_TEST(StoredKernels, WideningIsThatOfSingleNumbers) {
         if (this->HasFatalFailure()) return;
       }
     }
-    // Packs the numbers as keys.
+    // pack_panel() widens, too.
     for (const Index width : TypeParam::kPackedWidths) {
       for (Index first = 0; first < kCount; first += kPanel * width) {
         k.pack_panel(rows(first, width), kPanel, width, got.data());

@@ -32,9 +32,9 @@ std::vector<T> random_values(Index n, unsigned seed, double deviation = 1) {
   return x;
 }
 
-// Calls f(target) for each target that this CPU runs; a test on a CPU without any is skipped.
-// kAvx512Bf16, kAmx and kEmulatedAmx are left out, since they share the kernels of kAvx512:
-// bfloat16_kernels_test.cc tests that, and their kernels for BF16.
+// Calls f(target) for each target that this CPU runs, except kAvx512Bf16, kAmx and kEmulatedAmx:
+// bfloat16_kernels_test.cc tests that they share the kernels of kAvx512, and tests their kernels
+// for BF16. Skips the test if no target is left.
 template <class F>
 void for_each_supported(const F& f) {
   int targets = 0;

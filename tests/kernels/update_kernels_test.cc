@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests that every target is bit-identical with plain loops, for any number of elements and of sets
-// to sum.
+// Tests that the kernels of every target are bit-identical with plain loops, for any number of
+// elements and of sets of gradients to sum.
 #include "kernels/update_kernels.h"
 
 #include <cmath>
@@ -60,7 +60,7 @@ void expect_same(const std::vector<T>& got, const std::vector<T>& want, const st
 template <class T>
 class UpdateKernelsOf : public testing::Test {
  protected:
-  // Calls f(kernels, numbers) for each target and any count of numbers, plain and extreme.
+  // Calls f(kernels, array) for each target and size, with ordinary and with extreme numbers.
   template <class F>
   static void for_each_array(const F& f) {
     for_each_supported([&](Target target) {
@@ -83,7 +83,7 @@ TYPED_TEST(UpdateKernelsOf, AdamHasTheBitsOfThePlainLoop) {
                                .epsilon = T(1e-8),
                                .m_rate = T(0.003),
                                .v_factor = T(7.3),
-                               .kept = T(0.9999)};
+                               .decay_factor = T(0.9999)};
   this->for_each_array([&](const UpdateKernels<T>& kernels, const std::vector<T>& gradient) {
     const std::size_t n = gradient.size();
     std::vector<T> m = numbers<T>(n, 1), v = numbers<T>(n, 2), w = numbers<T>(n, 3);
@@ -118,7 +118,8 @@ TEST(Squares, OfNoneOneAndLargeNumbers) {
   EXPECT_EQ(reference::squares(large, 1), double{1e30F} * double{1e30F});
 }
 
-// Adds sets as a tree by its definition: on each level set s + stride is added to set s.
+// Sums elements [first, first + n) of all sets into sets[0] by the definition of the tree: on each
+// level, set s + stride is added to set s.
 template <class T>
 void add_levels(std::vector<std::vector<T>>& sets, std::size_t first, std::size_t n) {
   for (std::size_t stride = 1; stride < sets.size(); stride *= 2) {

@@ -20,12 +20,12 @@
 namespace qkv::test {
 namespace {
 
-// By default Ts exceeds a panel, U is no multiple of kUnitLanes, and B exceeds a task's sources.
+// By default Ts exceeds a panel, U is no multiple of kUnitLanes, and B exceeds kSourcesPerTask.
 struct Sizes {
   Index B = 11, Ts = 70, Dq = 6, Dk = 5, E = 9, U = 21, steps = 3;
 };
 
-// The scales of the random numbers.
+// The factors of the random keys and queries (s).
 struct Scales {
   double keys = 1, s = 1;
 };
@@ -77,29 +77,30 @@ struct Results {
 
   std::vector<std::uint8_t> bytes() const {
     std::vector<std::uint8_t> all;
-    for (const Tensor* one :
+    for (const Tensor* tensor :
          {&out, &ds, &d_values, &d_keys, &parameters.w_q, &parameters.w_k, &parameters.v}) {
-      const auto bytes = bytes_of(*one);
+      const auto bytes = bytes_of(*tensor);
       all.insert(all.end(), bytes.begin(), bytes.end());
     }
     return all;
   }
 };
 
-Results start(const Task& x) {
+// Returns random ds, d_values, d_keys and gradients of parameters, as they are before the calls.
+Results initial_results(const Task& x) {
   const DType dtype = x.keys.dtype();
   Results r{Tensor(dtype, x.d_out.shape()), random_tensor(dtype, x.s.shape(), 20),
             random_tensor(dtype, x.values.shape(), 21), random_tensor(dtype, x.keys.shape(), 22),
             x.layer.zero_gradients()};
-  // ds and d_keys are added to; d_values and the gradients of parameters are overwritten.
-  for (Tensor* one : {&r.parameters.w_q, &r.parameters.w_k, &r.parameters.v}) {
-    fill_normal(*one, 23);
+  // The calls add to ds and d_keys, and overwrite d_values and the gradients of parameters.
+  for (Tensor* gradient : {&r.parameters.w_q, &r.parameters.w_k, &r.parameters.v}) {
+    fill_normal(*gradient, 23);
   }
   return r;
 }
 
 Results by_steps(const Task& x, Context& context) {
-  Results r = start(x);
+  Results r = initial_results(x);
   layers::AdditiveSteps steps(x.layer, {x.keys, x.values, x.length_view()}, x.n.steps, context);
   const auto at = [](const auto& view, Index t) { return slice(view, 0, t, t + 1); };
   for (Index t = 0; t < x.n.steps; ++t) {
@@ -112,9 +113,9 @@ Results by_steps(const Task& x, Context& context) {
   return r;
 }
 
-// Computes all steps as queries of one call.
+// Computes all steps as the queries of one call of attention().
 Results by_attention(const Task& x) {
-  Results r = start(x);
+  Results r = initial_results(x);
   const auto queries = [](const auto& view) { return permute(view, {1, 0, 2}); };
   const auto& p = x.layer.parameters();
   const Inputs inputs{queries(ConstView(x.s)), x.keys, x.values};
@@ -134,7 +135,7 @@ Results by_attention(const Task& x) {
 }
 
 void expect_close(const Results& got, const Results& want, double bound) {
-  const auto one = [&](const char* name, const Tensor& a, const Tensor& b) {
+  const auto compare_one = [&](const char* name, const Tensor& a, const Tensor& b) {
     double most = 0;
     double size = 0;
     for (Index i = 0; i < a.element_count(); ++i) {
@@ -147,13 +148,13 @@ void expect_close(const Results& got, const Results& want, double bound) {
     EXPECT_GT(size, 0.01) << name;
     EXPECT_LE(most, bound * size) << name;
   };
-  one("out", got.out, want.out);
-  one("ds", got.ds, want.ds);
-  one("d_values", got.d_values, want.d_values);
-  one("d_keys", got.d_keys, want.d_keys);
-  one("w_q", got.parameters.w_q, want.parameters.w_q);
-  one("w_k", got.parameters.w_k, want.parameters.w_k);
-  one("v", got.parameters.v, want.parameters.v);
+  compare_one("out", got.out, want.out);
+  compare_one("ds", got.ds, want.ds);
+  compare_one("d_values", got.d_values, want.d_values);
+  compare_one("d_keys", got.d_keys, want.d_keys);
+  compare_one("w_q", got.parameters.w_q, want.parameters.w_q);
+  compare_one("w_k", got.parameters.w_k, want.parameters.w_k);
+  compare_one("v", got.parameters.v, want.parameters.v);
 }
 
 TEST(AdditiveSteps, AreAttentionOnEveryPath) {
@@ -167,7 +168,7 @@ TEST(AdditiveSteps, AreAttentionOnEveryPath) {
   }
 }
 
-// For a float64 a above 330, exp(2a) has a separate power: here those of keys, queries, or both.
+// In float64, exp(2a) has a separate power if |a| > 330: here for keys, for queries, or for both.
 TEST(AdditiveSteps, LargeNumbersHavePowers) {
   Context context;
   for (const Scales& scales : {Scales{300, 1}, Scales{1, 300}, Scales{300, 300}}) {
@@ -222,7 +223,7 @@ TEST(AdditiveSteps, KeysMayBeTheValues) {
   EXPECT_EQ(bytes_of(contiguous(all(rows, x.n.Dq, width))), bytes_of(want.out));
   EXPECT_EQ(bytes_of(contiguous(all(d_rows, 0, x.n.Dq))), bytes_of(want.ds));
   EXPECT_EQ(all_bytes(gradients), all_bytes(want.parameters));
-  const Tensor before = random_tensor(kF64, x.keys.shape(), 22);  // as start() fills it
+  const Tensor before = random_tensor(kF64, x.keys.shape(), 22);  // as in initial_results()
   for (Index i = 0; i < d_states.element_count(); ++i) {
     const auto at = [&](const Tensor& tensor) { return tensor.values<double>()[i]; };
     EXPECT_NEAR(at(d_states), at(want.d_values) + (at(want.d_keys) - at(before)), 1e-12);

@@ -26,14 +26,14 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 using Targets = std::vector<std::int64_t>;
 
-// Returns targets 0..V-1 that cover all classes if there are enough rows.
+// Returns N targets in 0..V-1, which cover all classes if N is large enough.
 Targets some_targets(Index N, Index V) {
   Targets targets;
   for (Index n = 0; n < N; ++n) targets.push_back((n * 7 + n / 3) % V);
   return targets;
 }
 
-// The results of the formula in float64, with gradients for one dloss.
+// The results of the formula in float64; `e` is the smoothing, and every row has the same dloss.
 struct Plain {
   std::vector<double> losses, log_probabilities, dlogits;
 };
@@ -129,8 +129,8 @@ TEST(CrossEntropy, WritesResultsOfAnyLayout) {
   }
 }
 
-// There are ten thousand classes in float32, and logits may be far from 0: sums run in 64 parts and
-// relative to the maximum, so that their errors stay those of the logits.
+// In float32, ten thousand classes and logits far from 0 add little error, because there are 64
+// partial sums, of exponentials relative to the maximum.
 TEST(CrossEntropy, IsAccurateForManyClasses) {
   for (const double offset : {0.0, 1000.0, -1000.0}) {
     Tensor x = random_tensor(DType::kFloat32, {3, 10000}, 3);
@@ -142,7 +142,7 @@ TEST(CrossEntropy, IsAccurateForManyClasses) {
     EXPECT_TRUE(compare("losses", got.losses, want.losses, {2.5e-7, 0}, replay));
     EXPECT_TRUE(compare("log_probabilities", got.log_probabilities, want.log_probabilities,
                         {2.5e-7, 0}, replay));
-    // The error of exp(x - max) includes that of its argument, which is at most 8 here.
+    // exp(x - max) also has the rounding error of its argument, whose size is at most 8 here.
     EXPECT_TRUE(compare("dlogits", got.dlogits, want.dlogits, {2e-6, 1e-10}, replay));
   }
 }
@@ -296,7 +296,7 @@ TEST(CrossEntropy, GradientsMayReplaceTheLogits) {
 
 // Forward and backward in one call are bit-identical to two calls, also for rows that are ignored
 // or hold NaN.
-TEST(CrossEntropy, BothAtOnceHaveTheBitsOfTheTwo) {
+TEST(CrossEntropy, ForwardAndBackwardHasTheBitsOfTwoCalls) {
   const std::vector<double> some(130, 0.75);
   for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
     for (const Index V : {1, 63, 64, 65, 130}) {
@@ -336,7 +336,7 @@ TEST(CrossEntropy, BothAtOnceHaveTheBitsOfTheTwo) {
             "CrossEntropy::forward_and_backward: outputs must name losses or log_probabilities");
 }
 
-// A row with NaN or infinity gives NaN, and other rows are bit-identical.
+// A row with NaN or +inf gives NaN; the results of other rows keep their bits.
 TEST(CrossEntropy, NanAndInfinityInARowMakeItNanAndNoOther) {
   for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
     const Tensor good = random_tensor(dtype, {3, 70}, 9);
@@ -344,7 +344,7 @@ TEST(CrossEntropy, NanAndInfinityInARowMakeItNanAndNoOther) {
     for (const double e : {0.0, 0.1}) {
       const Pass want(CrossEntropy(e), good, targets);
       for (const double value : {kNan, kInfinity}) {
-        for (const Index v : {0, 2, 69}) {  // other classes and the target's own
+        for (const Index v : {0, 2, 69}) {  // 2 is the row's target
           Tensor x = contiguous(good);
           core::store(dtype, x.view().data(), 70 + v, value);
           const Pass got(CrossEntropy(e), x, targets);

@@ -20,7 +20,7 @@ namespace {
 
 RunState training() { return {Mode::kTrain, 5, 17}; }
 
-// Returns by the definition in the header whether each of n elements is kept.
+// Returns for each of n elements whether the definition in qkv/layers/dropout.h keeps it.
 std::vector<bool> kept(std::size_t n, double p, const RunState& run) {
   const std::uint64_t seed = dropout_seed(run);
   std::vector<bool> result;
@@ -65,7 +65,7 @@ TEST(Dropout, DropsTheElementsThatTheDefinitionNamesInAnyLayout) {
           EXPECT_TRUE(compare("out", out.view(), want, {}, replay));
           EXPECT_TRUE(out.intact()) << replay;
           EXPECT_EQ(run.step, 18U);
-          // The backward pass is the same product, first overwritten, then accumulated.
+          // backward() multiplies by the same factors. Here it overwrites `out`, then adds to it.
           layer.backward(saved, x, out);
           EXPECT_TRUE(compare("dx", out.view(), want, {}, replay));
           layer.backward(saved, x, out, Write::kAccumulate);
@@ -116,7 +116,7 @@ TEST(Dropout, EvaluationChangesNothing) {
 
 // In training a pass takes a step whatever p is, so that removing dropout changes no other layer's
 // draw.
-TEST(Dropout, WithoutProbabilityTakesAStep) {
+TEST(Dropout, WithProbabilityZeroTakesAStep) {
   Tensor x = random_tensor(DType::kFloat32, {3, 70}, 1);
   const std::vector<std::uint8_t> before = bytes_of(x);
   RunState run = training();
@@ -140,7 +140,8 @@ TEST(Dropout, DropsTheShareItSaysAndDrawsAnewInEachStep) {
   const std::vector<double> first = values_of(out);
   double sum = 0;
   for (const double value : first) sum += value;
-  // The mean stays 1 within 4 standard errors: elements are 0 or 1/0.9, of deviation sqrt(0.1/0.9).
+  // The mean is 1 within 4 standard errors: elements are 0 or 1/0.9, with the standard deviation
+  // sqrt(0.1/0.9).
   EXPECT_NEAR(sum / 20000, 1, 4 * std::sqrt(0.1 / 0.9 / 20000));
   layer.forward(ones, run, saved, out);
   EXPECT_NE(values_of(out), first);
@@ -195,7 +196,7 @@ TEST(Dropout, ErrorsNameTheArgument) {
             prefix + "out must not overlap x, unless it is x itself, with the same strides");
   const View one_place(x.values<float>().data(), {4, 3}, {0, 1});
   EXPECT_EQ(forward(one_place, one_place),
-            prefix + "out must not overlap itself: its strides give two elements one place");
+            prefix + "out must not overlap itself, got float32 [4,3] with strides [0,1]");
 
   RunState run = training();
   layer.forward(x, run, saved, out);

@@ -90,7 +90,7 @@ std::vector<float> summed(const std::vector<std::int64_t>& ids, const Tensor& do
 }
 
 TEST(Embedding, GradientRowsAreSummedInOrderForAnyThreads) {
-  constexpr Index kWidth = 37;  // more than one task; the last one is not full
+  constexpr Index kWidth = 37;  // more than one task on several threads; the last has fewer columns
   const Embedding layer = drawn(kWidth, std::nullopt, DType::kFloat32);
   std::vector<std::int64_t> ids;
   for (std::int64_t n = 0; n < 300; ++n) ids.push_back(n * n % (kTokens - 1));
@@ -139,7 +139,7 @@ TEST(Embedding, PaddingIsLookedUpAndGetsNoGradient) {
   EXPECT_TRUE(compare("dweight", gradients.weight, want, {}, "padding 3"));
 }
 
-TEST(Embedding, GoesBackFromTheIdsItSaw) {
+TEST(Embedding, BackwardUsesTheIdsOfTheForwardPass) {
   const Embedding layer = drawn(2);
   std::vector<std::int64_t> ids{3, 1};
   Embedding::Saved saved;
@@ -149,7 +149,7 @@ TEST(Embedding, GoesBackFromTheIdsItSaw) {
   auto gradients = layer.zero_gradients();
   layer.backward(saved, random_tensor(DType::kFloat64, {2, 2}, 1), gradients);
   EXPECT_NE(gradients.weight.values<double>()[6], 0);
-  // An absent gradient is not requested.
+  // An absent gradient stays absent.
   Embedding::Parameters none;
   layer.backward(saved, out, none);
   EXPECT_FALSE(none.weight.given());
@@ -198,7 +198,7 @@ TEST(Embedding, ErrorsNameTheArgument) {
   EXPECT_EQ(forward(ConstView(good.data(), {2, 3}), {}), prefix + "out must be given");
   EXPECT_EQ(forward(ConstView(good.data(), {2, 3}),
                     View(out.values<double>().data(), {2, 3, 2}, {6, 2, 0})),
-            prefix + "out must not overlap itself: its strides give two elements one place");
+            prefix + "out must not overlap itself, got float64 [2,3,2] with strides [6,2,0]");
   Tensor zeros(DType::kFloat64, {2, 3, 2});
   const ConstView ids_in_zeros(reinterpret_cast<std::int64_t*>(zeros.values<double>().data()),
                                {2, 3});

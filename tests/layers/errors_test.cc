@@ -51,8 +51,8 @@ class MultiHeadErrors : public testing::Test {
     for (float& value : out_.values<float>()) value = 7;
   }
 
-  // Returns the message of forward(), which must leave out_ and the step unchanged, and nothing in
-  // `saved` for a backward pass.
+  // Returns the message of forward(), which must fail, leave out_ and the step unchanged, and make
+  // `saved` unusable for a backward pass.
   std::string forward(const LayerInputs& inputs, const Outputs& outputs) {
     RunState run{Mode::kTrain, 1, 5};
     MultiHeadAttention::Saved saved;
@@ -94,7 +94,7 @@ TEST_F(MultiHeadErrors, ForwardNamesTheArgument) {
             prefix + "out must have the shape [2,6,4], got float32 [2,3,4]");
   EXPECT_EQ(forward({x_, out_, x_}, {.out = out_}), prefix + "out must not overlap k");
   EXPECT_EQ(forward({x_, x_, x_}, {.out = View(out_.values<float>().data(), {2, 3, 4}, {0, 4, 1})}),
-            prefix + "out must not overlap itself: its strides give two elements one place");
+            prefix + "out must not overlap itself, got float32 [2,3,4] with strides [0,4,1]");
 }
 
 TEST_F(MultiHeadErrors, ForwardRefusesWhatAttentionRefuses) {
@@ -132,7 +132,7 @@ TEST_F(MultiHeadErrors, BackwardNamesTheArgument) {
   EXPECT_EQ(backward({.out = dy}, {.v = x_}), prefix + "input_gradients.v must not overlap q");
   EXPECT_EQ(backward({.out = dx}, {.v = dx}),
             prefix + "input_gradients.v must not overlap output_gradients.out");
-  // Sharing a buffer gives a sum; sharing half of one is an error.
+  // Gradients may share a buffer, which gets their sum, but may not overlap in part.
   Tensor big(DType::kFloat32, {3, 3, 4});
   EXPECT_EQ(
       backward({.out = dy}, {.q = slice(big.view(), 0, 0, 2), .k = slice(big.view(), 0, 1, 3)}),
@@ -246,7 +246,7 @@ void expect_failed_pass_is_refused(const Layer& layer, const Inputs& good, const
             std::string::npos);
 }
 
-TEST(LayerErrors, AFailedForwardPassLeavesNothingToGoBackFrom) {
+TEST(LayerErrors, AFailedForwardPassAllowsNoBackwardPass) {
   const Tensor x = random_tensor(DType::kFloat32, {2, 3, 4}, 1);
   const std::vector<std::int64_t> good{2, 3};
   const std::vector<std::int64_t> bad{2, 4};  // Tk is 3
@@ -269,7 +269,7 @@ TEST(LayerErrors, AFailedForwardPassLeavesNothingToGoBackFrom) {
                                 SelfAttentionInputs{x, bad});
 }
 
-// A Saved of a layer of other sizes is refused: nothing is read or written.
+// A Saved of a layer with other sizes is refused.
 TEST(LayerErrors, SavedOfAnotherLayerIsRefused) {
   const auto expect_refused = [](const auto& f) {
     EXPECT_NE(message_of(f).find("saved must come from a forward pass of this layer"),
@@ -303,7 +303,7 @@ TEST(LayerErrors, SavedOfAnotherLayerIsRefused) {
     auto of_width = self.zero_gradients();
     expect_refused([&] { self.backward(of_self, {.out = dy}, {}, of_width); });
   }
-  // The saved target is not a class, but a label that the other layer ignored.
+  // The saved target -100000 is no class, but the label that the other layer ignores.
   const Tensor logits = random_tensor(DType::kFloat32, {3, 4}, 1);
   const std::vector<std::int64_t> targets{1, -100000, 2};
   Tensor losses(DType::kFloat32, {3}), dlogits(DType::kFloat32, {3, 4});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests Context::force_path() for layers whose loops are not attention's.
+// Tests Context::force_path() for layers that do not call attention().
 #include <string>
 #include <vector>
 
@@ -23,7 +23,7 @@ namespace {
 
 constexpr DType kType = DType::kFloat32;
 
-// The layers' messages about a path, and the results of each layer.
+// The error messages of three layers on one path, and the bytes of each layer's result.
 struct Answer {
   std::string message{};
   std::vector<std::vector<unsigned char>> bytes{};
@@ -76,10 +76,9 @@ TEST(ForcedPath, AnUnknownNameIsAnError) {
   }
 }
 
-// Only the kernels of sse4 have no fused multiply-adds, so that their sums differ from the
-// reference. Those of all other targets are bit-identical, and so do not tell which one ran. Gru
-// and CrossEntropy compute exponentials, which on every target differ from the reference.
-TEST(ForcedPath, ItsTargetIsTaken) {
+// Linear's sums differ from the reference on sse4 alone, whose kernels have no fused multiply-adds.
+// Gru and CrossEntropy compute exponentials, which differ from the reference on every target.
+TEST(ForcedPath, RunsOnTheForcedTarget) {
   const Answer reference = with_path("reference");
   EXPECT_EQ(reference.message, "");
   for (const char* score : {"dot/", "additive/"}) {

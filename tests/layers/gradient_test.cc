@@ -75,7 +75,7 @@ TEST(LayerGradients, Bilinear) {
   check(layer, {{2, 3, 4}, {2, 5, 3}, {2, 5, 6}, {2, 3, 6}, {2, 3, 5}}, {Causal{}});
 }
 
-TEST(LayerGradients, MultiHeadSplitAcross) {
+TEST(LayerGradients, MultiHeadSplitCrossAttention) {
   MultiHeadAttention layer({.width = 6, .heads = 2, .dropout = 0.3, .dtype = kF64});
   initialise(layer, 3);
   std::vector<std::uint8_t> padding{0, 0, 0, 1, 1, 0, 0, 0, 0, 0};
@@ -83,14 +83,14 @@ TEST(LayerGradients, MultiHeadSplitAcross) {
   check(layer, {{2, 3, 6}, {2, 5, 6}, {2, 5, 6}, {2, 3, 6}, {2, 2, 3, 5}}, {mask});
 }
 
-TEST(LayerGradients, MultiHeadWideAcross) {
+TEST(LayerGradients, MultiHeadWideCrossAttention) {
   MultiHeadAttention layer(
       {.width = 3, .heads = 4, .form = HeadForm::kWide, .dropout = 0.3, .dtype = kF64});
   initialise(layer, 4);
   check(layer, {{2, 3, 3}, {2, 5, 3}, {2, 5, 3}, {2, 3, 3}, {2, 4, 3, 5}}, {Causal{}});
 }
 
-// Leading axes broadcast: those of q are [2,2], of k [2], of v [1].
+// Leading axes broadcast: [2,2] of q, [2] of k and [1] of v.
 TEST(LayerGradients, MultiHeadOverBroadcastBatches) {
   MultiHeadAttention layer({.width = 4, .heads = 2, .dropout = 0.3, .dtype = kF64});
   initialise(layer, 5);
@@ -165,7 +165,7 @@ TEST(LayerGradients, MultiHeadBias) {
 }
 
 // The score mod depends on query, head and key, and so does the mask.
-TEST(LayerGradients, OwnScoresAndMasks) {
+TEST(LayerGradients, ScoreModsAndMaskMods) {
   const Symbols x;
   const std::vector<ScoreMod> mods{score_mod(x.s * (1 + x.i - 0.5 * x.h) + 0.25 * x.j * x.s * x.s)};
   const std::vector<Mask> masks{mask_mod((x.i + x.j + x.h) % 3 != 0)};
@@ -208,7 +208,7 @@ void check_table(Layer& layer, Inputs inputs, const Dims& out, const Dims& weigh
   }
 }
 
-TEST(LayerGradients, ArraysThatScoresRead) {
+TEST(LayerGradients, ArraysThatScoreModsRead) {
   const Tensor q = random_tensor(kF64, {2, 2, 3, 4}, 1), k = random_tensor(kF64, {2, 2, 5, 4}, 2);
   const LayerInputs heads{q, k, k};
   const Dims out{2, 2, 3, 4}, weights{2, 2, 3, 5};
@@ -234,8 +234,8 @@ TEST(LayerGradients, ArraysThatScoresRead) {
       self, SelfAttentionInputs{x}, {2, 3, 6}, {2, 3, 3}, "self");
 }
 
-// The results are those of attention() with the mods, and not those without.
-TEST(LayerGradients, OwnScoresAreThoseOfAttention) {
+// A layer with score mods gives the results of attention() with them, not those without.
+TEST(LayerGradients, ScoreModsActAsInAttention) {
   const Symbols x;
   const std::vector<ScoreMod> mods{score_mod(x.s - 0.5 * abs(x.i - x.j))};
   const Tensor q = random_tensor(kF64, {2, 3, 4}, 1), k = random_tensor(kF64, {2, 5, 4}, 2);
@@ -297,7 +297,7 @@ void check_writing(const Layer& layer, const Dims& x_shape, const Dims& weights_
   for_each_parameter(all, [](const auto& p) { fill_normal(p.value, 6); });
   run({dq, dk, dv}, all);
 
-  // Accumulating onto itself doubles.
+  // A second backward pass that accumulates doubles the gradients.
   Tensor twice_q = contiguous(dq);
   Tensor twice_k = contiguous(dk);
   Tensor twice_v = contiguous(dv);

@@ -21,7 +21,7 @@
 namespace qkv::test {
 
 // An array and its gradient from a backward pass, both C-ordered float64.
-struct Place {
+struct CheckedArray {
   std::string name;
   View value;
   ConstView gradient;
@@ -31,9 +31,9 @@ struct Place {
 // error eps|f|/h and the truncation error h^2|f'''|/6 are then of equal size, about 4e-11 for
 // numbers near 1. The bound leaves two orders of magnitude for f and its third derivative.
 template <class Loss>
-void expect_gradient(const Place& place, Loss& loss, const std::string& replay) {
-  const std::span<double> x(place.value.as<double>(),
-                            static_cast<std::size_t>(place.value.element_count()));
+void expect_gradient(const CheckedArray& array, Loss& loss, const std::string& replay) {
+  const std::span<double> x(array.value.as<double>(),
+                            static_cast<std::size_t>(array.value.element_count()));
   std::vector<double> want;
   for (double& element : x) {
     const double at = element;
@@ -48,10 +48,10 @@ void expect_gradient(const Place& place, Loss& loss, const std::string& replay) 
     element = at;
     want.push_back((high - low) / (above - below));
   }
-  EXPECT_TRUE(compare(place.name, place.gradient, want, {1e-7, 5e-9}, replay));
+  EXPECT_TRUE(compare(array.name, array.gradient, want, {1e-7, 5e-9}, replay));
   // A gradient of zeros would test nothing.
   EXPECT_TRUE(std::any_of(want.begin(), want.end(), [](double d) { return std::fabs(d) > 1e-3; }))
-      << place.name << ", " << replay;
+      << array.name << ", " << replay;
 }
 
 inline double dot(const Tensor& a, const Tensor& b) {
@@ -62,8 +62,8 @@ inline double dot(const Tensor& a, const Tensor& b) {
   return sum;
 }
 
-// The loss sum(out * r) + sum(lse * s) + sum(weights * t) with fixed random r, s, t, over one
-// forward pass of `layer`. `weights` is the shape [..,Tq,Tk] of a call's weights.
+// The loss sum(out * r) + sum(lse * s) + sum(weights * t) of a forward pass of `layer`, with fixed
+// random r, s, t. The constructor takes the shapes of out and of the weights, [..,Tq,Tk].
 template <class Layer, class Inputs>
 class LayerLoss {
  public:
@@ -100,12 +100,12 @@ class LayerLoss {
   Tensor d_out_, d_lse_, d_weights_;
 };
 
-// Calls expect_gradient() for `places` and for every parameter of the layer. Returns the number of
+// Calls expect_gradient() for `arrays` and for every parameter of the layer. Returns the number of
 // parameters.
 template <class Layer, class Gradients, class Loss>
-int expect_gradients(const std::vector<Place>& places, Layer& layer, Gradients& gradients,
+int expect_gradients(const std::vector<CheckedArray>& arrays, Layer& layer, Gradients& gradients,
                      Loss& loss, const std::string& replay) {
-  for (const Place& place : places) expect_gradient(place, loss, replay);
+  for (const CheckedArray& array : arrays) expect_gradient(array, loss, replay);
   int parameters = 0;
   for_each_parameter(layer, gradients, [&](const auto& p, Tensor& gradient) {
     expect_gradient({p.name, p.value, gradient}, loss, replay);

@@ -44,8 +44,8 @@ TEST(GruSteps, GradientsAreDerivatives) {
   }
 }
 
-// Several contexts share the prepacked weights, which are those at the time of packing, although
-// the parameters have changed since.
+// The steps of several contexts may share prepacked weights, which keep the values that the
+// parameters had when they were packed.
 TEST(GruSteps, AreSharedByContexts) {
   for (const DType dtype : {kF32, kF64}) {
     GruCell cell = initialised(GruCell(70, 17, true, dtype));
@@ -175,8 +175,8 @@ TEST(GruErrors, StepsNameTheArgument) {
   Tensor next(kF32, {4, 2}), gates(kF32, {4, 8});
   const std::string prefix = "GruCell::Steps::forward: ";
   const auto forward = [&](const ConstView& in, const ConstView& state, const View& out,
-                           const View& kept) {
-    return message_of([&] { steps.forward(in, state, out, kept); });
+                           const View& to_gates) {
+    return message_of([&] { steps.forward(in, state, out, to_gates); });
   };
   EXPECT_EQ(forward({}, h, next, gates), prefix + "x must be given");
   EXPECT_EQ(forward(h, h, next, gates), prefix + "x must have the shape [4,3], got float32 [4,2]");

@@ -53,7 +53,7 @@ TEST(GruStack, OneLayerIsTheLayer) {
   EXPECT_EQ(values_of(a), values_of(b));
 }
 
-// A pass that saves nothing has bit-identical results.
+// A pass that saves nothing gives the bits of one that saves.
 TEST(GruStack, PackedPassesHaveTheSameBits) {
   for (const Index layers : {1, 2, 3}) {
     GruStack stack({.input = 3, .hidden = 4, .bidirectional = true}, layers);
@@ -73,7 +73,7 @@ TEST(GruStack, PackedPassesHaveTheSameBits) {
   }
 }
 
-// Compares the gradients of x, the first states and all parameters with central differences.
+// Compares the gradients of x, the initial states and all parameters with central differences.
 TEST(GruStack, GradientsAreDifferences) {
   for (const bool both : {false, true}) {
     const Index directions = both ? 2 : 1;
@@ -95,12 +95,12 @@ TEST(GruStack, GradientsAreDifferences) {
     Tensor dx(kF64, x.shape()), dstate(kF64, state.shape());
     auto gradients = stack.zero_gradients();
     stack.backward(saved, {dout, dlast}, {.x = dx, .state = dstate}, gradients, context);
-    std::vector<Place> places{{"x", x, dx}, {"state", state, dstate}};
+    std::vector<CheckedArray> arrays{{"x", x, dx}, {"state", state, dstate}};
     for_each_parameter(stack, gradients, [&](const auto& p, Tensor& gradient) {
-      places.push_back({p.name, p.value, gradient});
+      arrays.push_back({p.name, p.value, gradient});
     });
-    EXPECT_EQ(places.size(), 2U + 3 * 4 * static_cast<std::size_t>(directions));
-    for (const Place& place : places) expect_gradient(place, loss, place.name);
+    EXPECT_EQ(arrays.size(), 2U + 3 * 4 * static_cast<std::size_t>(directions));
+    for (const CheckedArray& array : arrays) expect_gradient(array, loss, array.name);
   }
 }
 
@@ -140,7 +140,7 @@ TEST(GruStack, ErrorsNameTheArgument) {
             }),
             "GruStack::forward: outputs.out must not overlap inputs.x");
   EXPECT_TRUE(std::ranges::equal(last.values<double>(), before.values<double>()));
-  // Layers above one that fails keep no results of an earlier pass.
+  // A failed pass discards the results of an earlier one, also in layers above the one that failed.
   stack.forward({x}, saved, {.out = out}, context);
   EXPECT_NE(error_of([&] { stack.forward({out}, saved, {.out = out}, context); }), "");
   EXPECT_EQ(error_of([&] {

@@ -26,7 +26,7 @@ constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 // ---- the formula, sequence by sequence ------------------------------------------------------
 
-// Computes one step with float64 parameters by the formula of gru.h.
+// Computes one step with float64 parameters by the formula of qkv/layers/gru.h.
 std::vector<double> plain_step(const GruParameters& p, const double* x,
                                const std::vector<double>& h) {
   const auto H = h.size();
@@ -145,8 +145,8 @@ TEST(Gru, GradientsAreDerivatives) {
   }
 }
 
-// Compares with the complex-step derivative of the reference's formula, to the last digits (Squire
-// and Trapp 1998).
+// Compares reference::gru_backward() with the complex-step derivative of reference::gru_forward()
+// (Squire and Trapp 1998), to the last digits.
 TEST(Gru, ReferenceGatesAreDifferentiatedExactly) {
   using C = std::complex<double>;
   constexpr Index kHidden = 3;
@@ -192,7 +192,7 @@ void expect_close(const std::string& what, const Tensor& a, const Tensor& b, dou
 
 TEST(Gru, KernelsAgreeWithPlainLoops) {
   for (const DType dtype : {DType::kFloat32, kF64}) {
-    // Sizes are a little more than whole registers, blocks of 24 rows and blocks of 64 steps.
+    // Sizes slightly exceed whole registers, blocks of 24 rows and blocks of 64 steps.
     for (const Index hidden : {1, 17, 33}) {
       const Gru gru = initialised(Gru({5, hidden, true, true, dtype}));
       const Batch batch = random_batch(gru.config(), 67, std::vector<Index>(25, 66), 2);
@@ -226,7 +226,7 @@ TEST(Gru, KernelsAgreeWithPlainLoops) {
   }
 }
 
-// A pass that saves nothing has bit-identical results, in kernels and plain loops.
+// A pass that saves nothing gives the bits of one that saves, in kernels and plain loops.
 TEST(Gru, PackedPassesHaveTheSameBits) {
   for (const DType dtype : {DType::kFloat32, kF64}) {
     for (const bool both : {false, true}) {
@@ -288,22 +288,22 @@ TEST(Gru, RepeatedPassesAllocateNothingLarge) {
   Gru::Saved saved;
   Tensor dx(kF64, batch.x.shape());
   auto gradients = gru.zero_gradients();
-  std::size_t held = 0;
-  const void* kept = nullptr;
+  std::size_t scratch_bytes = 0;
+  const void* saved_x = nullptr;
   for (int repeat = 0; repeat < 3; ++repeat) {
     run(gru, batch, saved, context);
     gru.backward(saved, {d_out, {}}, {dx, {}}, gradients, context);
     if (repeat > 0) {
-      EXPECT_EQ(context.scratch_bytes(), held);
-      EXPECT_EQ(saved.x.view().data(), kept);
+      EXPECT_EQ(context.scratch_bytes(), scratch_bytes);
+      EXPECT_EQ(saved.x.view().data(), saved_x);
     }
-    held = context.scratch_bytes();
-    kept = saved.x.view().data();
-    EXPECT_GE(held, 2u * 2 * 9 * 80 * 8);  // the gates' gradients [2,2,9,80] of 8 bytes
+    scratch_bytes = context.scratch_bytes();
+    saved_x = saved.x.view().data();
+    EXPECT_GE(scratch_bytes, 2u * 2 * 9 * 80 * 8);  // the gates' gradients [2,2,9,80] of 8 bytes
   }
 }
 
-TEST(Gru, WhatStandsBehindASequenceIsNeverUsed) {
+TEST(Gru, NumbersBehindASequenceAreNeverUsed) {
   const Gru gru = initialised(Gru({3, 4, true, true, kF64}));
   Batch batch = random_batch(gru.config(), 6, {2, 6}, 5);
   Tensor d_out = random_tensor(kF64, {2, 6, 8}, 6);

@@ -141,7 +141,7 @@ TEST(Initialise, EachParameterHasAStreamOfItsOwn) {
                      [&](const auto& p) { firsts.insert(p.value.template values<float>()[0]); });
   EXPECT_EQ(firsts.size(), 8U);
 
-  // The indices of two layers of one model continue, so the layers differ.
+  // A model's second layer continues the parameter indices of the first, so the layers differ.
   MultiHeadAttention second({.width = 8, .heads = 2});
   EXPECT_EQ(initialise(second, 3, 8), 16);
   EXPECT_NE(all_bytes(layer), all_bytes(second));

@@ -151,7 +151,7 @@ TEST(PackedLinear, HasTheBitsOfTheLayer) {
               shared.backward_input(dy, dx, write);
               EXPECT_EQ(bytes_of(dx), bytes_of(want_dx)) << replay;
             }
-            // The weight may be another layer's, and the gradients may be any tensors.
+            // A weight and a bias suffice, and backward() may write gradients to any tensors.
             const PackedLinear parts(layer.parameters().weight, layer.parameters().bias, context);
             Linear::Parameters want_both = layer.zero_gradients();
             Linear::Parameters both = layer.zero_gradients();
@@ -252,7 +252,7 @@ TEST(LinearErrors, ForwardNamesTheArgument) {
   EXPECT_EQ(message(x, View(x.values<float>().data(), {4, 2}, {3, 1})),
             prefix + "y must not overlap x");
   EXPECT_EQ(message(x, View(y.values<float>().data(), {4, 2}, {0, 1})),
-            prefix + "y must not overlap itself: its strides give two elements one place");
+            prefix + "y must not overlap itself, got float32 [4,2] with strides [0,1]");
 }
 
 TEST(LinearErrors, BackwardNamesTheArgument) {
@@ -271,7 +271,7 @@ TEST(LinearErrors, BackwardNamesTheArgument) {
   EXPECT_EQ(message({x}, dy, dy), prefix + "dx must have the shape [4,3], got float32 [4,2]");
   EXPECT_EQ(message({x}, dy, x), prefix + "dx must not overlap x");
   EXPECT_EQ(message({x}, dy, View(gradients.weight.values<float>().data(), {4, 3}, {0, 1})),
-            prefix + "dx must not overlap itself: its strides give two elements one place");
+            prefix + "dx must not overlap itself, got float32 [4,3] with strides [0,1]");
   // The saved x is another layer's.
   const Tensor wide = random_tensor(kF32, {4, 300}, 1);
   EXPECT_EQ(message({wide}, dy, {}),

@@ -156,7 +156,7 @@ TEST(Linear, ParameterGradientsSumRowsInBlocks) {
   }
 }
 
-// The inputs of a layer [rows,in] -> [rows,out], and its results, all of which are overwritten.
+// The inputs of a layer of `size`, {rows, in, out}, and its results, which run() overwrites.
 struct Pass {
   LinearParameters p;
   Tensor x, dy, y, dx;
@@ -249,8 +249,9 @@ TEST(Linear, AnySizeOnAnyThreadsHasTheBitsOfPlainLoops) {
   }
 }
 
-// One block of rows, then two, hold a NaN where the gradient is 0. Sizes and threads give one task,
-// tasks that share their checks of x, and more and fewer rows than columns of dy.
+// x has a NaN in row 5, then also in row 139, in the next block; dy is 0 in both rows. Sizes and
+// threads give one task, tasks that share their checks of x, and more and fewer rows than columns
+// of dy.
 TEST(Linear, BlocksWithNanAreSummedAsThoseWithout) {
   for (const Dims& size : {Dims{140, 70, 200}, Dims{300, 70, 64}, Dims{300, 128, 128}}) {
     for (const int threads : {1, 3}) {

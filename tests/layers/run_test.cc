@@ -211,7 +211,7 @@ TEST(LayerEdges, EmptyArraysGiveEmptyResultsAndZeroGradients) {
       layer.backward(saved, {.out = out}, {.q = dq, .k = dk}, gradients);
       for (float value : dq.values<float>()) EXPECT_EQ(value, 0);
       for (float value : dk.values<float>()) EXPECT_EQ(value, 0);
-      const bool no_keys = sizes[2] == 0;  // then the bias of the last projection remains
+      const bool no_keys = sizes[2] == 0;  // then only the last projection's bias has a gradient
       for_each_parameter(layer, gradients, [&](const auto& p, Tensor& gradient) {
         if (no_keys && &gradient == &gradients.o.bias) return;
         for (float value : gradient.values<float>()) EXPECT_EQ(value, 0) << p.name;

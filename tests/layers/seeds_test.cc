@@ -47,7 +47,7 @@ class Seed002 : public testing::Test {
 
 TEST_F(Seed002, DotProductGivesThePrintedNumbers) { expect_toy(DotProductAttention(0.5)); }
 
-TEST_F(Seed002, AdditiveGivesThemWithAnyParameters) {
+TEST_F(Seed002, AdditiveGivesThePrintedNumbersForAnyParameters) {
   for (const std::uint64_t seed : {0, 1, 2}) {
     MLPAttention layer(2, 2, 8, 0.1);
     initialise(layer, seed);
@@ -55,7 +55,7 @@ TEST_F(Seed002, AdditiveGivesThemWithAnyParameters) {
   }
 }
 
-TEST_F(Seed002, BilinearGivesThemToo) {
+TEST_F(Seed002, BilinearGivesThePrintedNumbers) {
   BilinearAttention layer(2, 2, 0.5);
   initialise(layer, 3);
   expect_toy(layer);
@@ -114,7 +114,7 @@ struct Sizes {
   std::size_t B, Tq, Tk, H, D;
 };
 
-// Computes attention of projected q [B,Tq,H*D], k and v [B,Tk,H*D] by their indices; the result is
+// Computes attention of projected q [B,Tq,H*D], k and v [B,Tk,H*D] in plain loops; the result is
 // [B,H,Tq,D]. seen(b, i, j) says whether query i of entry b may attend to key j.
 template <class Seen>
 std::vector<double> heads_of(const std::vector<double>& q, const std::vector<double>& k,
@@ -251,8 +251,8 @@ TEST(Seed001, WideFormGivesEqualWordsEqualRowsAndTheLiteralMergeDoesNot) {
   EXPECT_TRUE(compare("row 4", slice(y, 1, 4, 5), the, {}, "the two rows of \"the\""));
   EXPECT_FALSE(compare("row 1", slice(y, 1, 1, 2), the, {1e-3, 1e-3}, "the and cat"));
 
-  // The library merges heads as seed 001 means it. `typed` merges them as its code does, which
-  // differs: out [B*H,T,k].transpose(1, 2) is read as [B,T,H*k], without going through [B,H,T,k].
+  // The library merges heads as seed 001 means it. `literal_out` has them merged as by its code,
+  // which differs: out [B*H,T,k].transpose(1, 2) is read as [B,T,H*k], not first as [B,H,T,k].
   const auto& p = layer.parameters();
   const std::vector<double> words = values_of(x);
   const Sizes s{1, 6, 6, 8, 50};
@@ -266,11 +266,11 @@ TEST(Seed001, WideFormGivesEqualWordsEqualRowsAndTheLiteralMergeDoesNot) {
       for (std::size_t i = 0; i < 6; ++i) literal.push_back(heads[(h * 6 + i) * 50 + c]);
     }
   }
-  std::vector<double> typed = affine(literal, p.o);  // [T,k]
-  const ConstView typed_rows(typed.data(), {6, 50});
-  EXPECT_FALSE(compare("row 4", slice(typed_rows, 0, 4, 5), values_of(slice(typed_rows, 0, 0, 1)),
-                       {1e-3, 1e-3}, "literal merge"));
-  EXPECT_FALSE(compare("out", out, typed, {1e-3, 1e-3}, "literal merge"));
+  std::vector<double> literal_out = affine(literal, p.o);  // [T,k]
+  const ConstView literal_rows(literal_out.data(), {6, 50});
+  EXPECT_FALSE(compare("row 4", slice(literal_rows, 0, 4, 5),
+                       values_of(slice(literal_rows, 0, 0, 1)), {1e-3, 1e-3}, "literal merge"));
+  EXPECT_FALSE(compare("out", out, literal_out, {1e-3, 1e-3}, "literal merge"));
 }
 
 TEST(Seed001, SelfAttentionIsItsFormula) {

@@ -21,7 +21,7 @@ namespace qkv::test {
 inline constexpr DType kF32 = DType::kFloat32;
 inline constexpr DType kF64 = DType::kFloat64;
 
-// Fills an array with normal numbers, which are equal in every dtype except for rounding.
+// Fills a C-ordered array with normal numbers, which are equal in every dtype except for rounding.
 inline void fill_normal(const View& target, std::uint64_t seed) {
   std::mt19937_64 random(seed);
   std::normal_distribution<double> normal;

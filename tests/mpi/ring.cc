@@ -32,7 +32,7 @@ Tensor normal(const qkv::Dims& shape, std::uint32_t seed) {
   return x;
 }
 
-// The rows of one rank: those of two parts of the sequence, by their numbers.
+// The numbers of the two parts of the sequence that one rank has.
 struct Rows {
   Index parts[2];
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Computes from a problem how far its results may be from the oracle's.
 
-The *naive* composition holds sums in float32 and rounds once to the input type after
-scores, weights and out (in the backward pass, after their gradients). A result may have twice its
-error (gradients three times) plus 4 units in the last place; in float64, an error of 1e-11 of the
-largest terms. Where terms cancel, "largest" refers to the terms that are added, not to their sum.
+The *naive* composition holds sums in float32 and rounds scores, weights and out once to the input
+type (in the backward pass, their gradients). A result's error may be twice that of the naive one
+(gradients: three times) plus 4 units in the last place; in float64, it may be 1e-11 of the largest
+terms. Where terms cancel, "largest" refers to the terms that are added, not to their sum.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def largest(x: Any) -> float:
 def reduced(dtype: str, draw: int) -> Arithmetic:
     """float32 arithmetic whose scores, weights and outs are rounded to `dtype`.
 
-    Draw 0 rounds to nearest; every other draw rounds up or down at random. The additive score has
+    Draw 0 rounds to nearest, all others round up or down at random. The additive score has
     an error of up to 1.5 x 2^-22 sum_u |v_u|, from the errors of all tanh of a pair together.
     """
     kind = getattr(torch, dtype)

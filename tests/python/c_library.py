@@ -27,7 +27,7 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
 HEADER = (ROOT / "include/qkv/c.h").read_text(encoding="utf-8")
-# The shared library; by default the one that the build of the tests makes of the static library.
+# The shared library; by default the one that the tests' build links from the static library.
 PATH = Path(os.environ.get("QKV_C_LIBRARY", ROOT / "build/release/tests/c/libqkv_c.so"))
 MAX_RANK = 8
 

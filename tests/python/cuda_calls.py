@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of qkv.torch.attention that the CUDA kernels take, and how near results must be.
+"""Calls of qkv.torch.attention that the CUDA kernels support, and bounds of their errors.
 
 The calls run on a GPU (test_torch_cuda.py), and with a fake driver that runs the kernels in an
 emulator (emulated_torch_cuda.py).
@@ -7,7 +7,7 @@ emulator (emulated_torch_cuda.py).
 
 import torch
 
-# The error that one rounding may make; float32's is larger, for sums in another order.
+# The relative error of one rounding; float32's is larger, because sums may be in another order.
 UNITS = {torch.bfloat16: 2**-8, torch.float16: 2**-11, torch.float32: 2**-18}
 
 
@@ -20,11 +20,11 @@ def inputs(B=2, H=4, G=2, Tq=70, Tk=90, D=64, E=None, dtype=torch.bfloat16):
     return [_normal(*shape, dtype=dtype, seed=n) for n, shape in enumerate(shapes)]
 
 
-def _kept(*shape):
+def _mask(*shape):
     return _normal(*shape, seed=5) > -0.5
 
 
-def _turned(x):
+def _transposed(x):
     return x.transpose(1, 2).contiguous()
 
 
@@ -40,27 +40,27 @@ def _cases():
     yield ("lists", *plain, {"key_lengths": [50, 0], "sinks": [0.5, -1.0, 2.0, 0.0]})
     yield ("offsets", *plain, {"causal": True, "causal_offset": torch.tensor([3, -4])})
     yield ("offset", *plain, {"causal": True, "causal_offset": torch.tensor(3)})
-    yield ("mask", *plain, {"mask": _kept(70, 90)})
-    yield ("integer mask", *plain, {"mask": _kept(2, 1, 1, 90).to(torch.int32)})
-    yield ("padding", *plain, {"padding_mask": ~_kept(2, 90)})
+    yield ("mask", *plain, {"mask": _mask(70, 90)})
+    yield ("integer mask", *plain, {"mask": _mask(2, 1, 1, 90).to(torch.int32)})
+    yield ("padding", *plain, {"padding_mask": ~_mask(2, 90)})
     yield ("bias", *plain, {"bias": _normal(4, 70, 90, seed=6)})
     yield ("bias of 16 bits", *plain, {"bias": _normal(70, 90, seed=6).bfloat16(), "softcap": 4.0})
     yield ("alibi", *plain, {"alibi_slopes": torch.tensor([0.1, 0.2, 0.3, 0.4]), "causal": True})
     yield ("dropout", *plain, {"dropout": 0.3, "seed": 2**64 - 5})
     yield ("seed of a tensor", *plain, {"dropout": 0.3, "seed": torch.tensor(77)})
-    every = {"mask": _kept(70, 90), "bias": _normal(70, 90, seed=6), "dropout": 0.2, "seed": 3}
+    every = {"mask": _mask(70, 90), "bias": _normal(70, 90, seed=6), "dropout": 0.2, "seed": 3}
     yield ("mask, bias and dropout", *plain, every)
-    yield ("bthd", *map(_turned, plain), {"layout": "bthd", "causal": True})
-    yield ("strided", *(_turned(x).transpose(1, 2) for x in plain), {"causal": True})
-    yield ("side by side", *(_turned(x).flatten(2) for x in plain), {"heads": (4, 2)})
-    packed = [_turned(x)[0] for x in inputs(B=1)]
+    yield ("bthd", *map(_transposed, plain), {"layout": "bthd", "causal": True})
+    yield ("strided", *(_transposed(x).transpose(1, 2) for x in plain), {"causal": True})
+    yield ("side by side", *(_transposed(x).flatten(2) for x in plain), {"heads": (4, 2)})
+    packed = [_transposed(x)[0] for x in inputs(B=1)]
     starts = {"cu_seqlens_q": torch.tensor([0, 20, 20, 70]),
               "cu_seqlens_k": torch.tensor([0, 30, 40, 90])}  # fmt: skip
     yield ("packed", *packed, {**starts, "causal": True})
     yield ("no values", *plain[:2], None, {"return_lse": True})
     yield ("one query", *inputs(Tq=1, Tk=300), {"return_lse": True, "return_row_max": True})
     asked = {"return_column_sums": True, "return_entropy": True, "return_weights": True}
-    yield ("sums", *plain, {"mask": _kept(70, 90), "sinks": [0.5, -1.0, 2.0, 0.0], **asked})
+    yield ("sums", *plain, {"mask": _mask(70, 90), "sinks": [0.5, -1.0, 2.0, 0.0], **asked})
     yield ("packed sums", *packed, {**starts, "return_column_sums": True})
     yield ("no batch", *(x[0, 0] for x in plain), {"return_row_max": True})
     yield ("no queries", *inputs(Tq=0), {"return_lse": True})
@@ -71,11 +71,11 @@ def _cases():
 def _float_cases():
     plain = inputs(dtype=torch.float32)
     yield ("float32", *plain, {"causal": True})
-    every = {"mask": _kept(70, 90), "bias": _normal(70, 90, seed=6), "softcap": 3.0, "scale": 0.7}
+    every = {"mask": _mask(70, 90), "bias": _normal(70, 90, seed=6), "softcap": 3.0, "scale": 0.7}
     every |= {"alibi_slopes": [0.1, 0.2, 0.3, 0.4], "sinks": [0.5, -1.0, 2.0, 0.0]}
     every |= {"dropout": 0.2, "seed": 3, "return_lse": True, "return_row_max": True}
     yield ("float32 with every option", *plain, every)
-    packed = [_turned(x)[0] for x in inputs(B=1, dtype=torch.float32)]
+    packed = [_transposed(x)[0] for x in inputs(B=1, dtype=torch.float32)]
     starts = {name: torch.tensor([0, 20, end]) for name, end in
               (("cu_seqlens_q", 70), ("cu_seqlens_k", 90))}  # fmt: skip
     yield ("float32, packed", *packed, starts)
@@ -101,7 +101,7 @@ def _additive_cases():
     plain = additive_inputs()
     yield ("additive", *plain, {**additive(), "causal": True})
     yield ("additive per head", *plain, additive(U=70, heads=("Wq", "Wk", "v", "b")))
-    every = {"mask": _kept(70, 90), "bias": _normal(70, 90, seed=6), "softcap": 3.0, "scale": 0.7}
+    every = {"mask": _mask(70, 90), "bias": _normal(70, 90, seed=6), "softcap": 3.0, "scale": 0.7}
     every |= {"dropout": 0.2, "seed": 3, "return_lse": True, "return_row_max": True}
     yield ("additive with every option", *plain, {**additive(heads=("Wk",)), **every})
     yield (
@@ -109,7 +109,7 @@ def _additive_cases():
         *additive_inputs(E=256, Tq=20),
         {**additive(), "window": (20, 3)},
     )
-    packed = [_turned(x)[0] for x in additive_inputs(B=1)]
+    packed = [_transposed(x)[0] for x in additive_inputs(B=1)]
     starts = {name: torch.tensor([0, 20, end]) for name, end in
               (("cu_seqlens_q", 70), ("cu_seqlens_k", 90))}  # fmt: skip
     yield ("additive, packed", *packed, {**additive(), **starts})
@@ -177,7 +177,7 @@ def assert_gradients_near(got, want, dtype):
 
 
 def moved(x, to):
-    """x with every tensor on the device `to`, but not the numbers that the host needs."""
+    """x with its tensors on the device `to`, except single numbers, which the host needs."""
     if isinstance(x, dict):
         return {n: y if n == "seed" else moved(y, to) for n, y in x.items()}
     if isinstance(x, torch.Tensor) and x.dim() > 0:

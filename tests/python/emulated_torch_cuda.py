@@ -2,8 +2,8 @@
 """Tests qkv.torch's calls of CUDA tensors without a GPU; test_torch_cuda.py runs this file.
 
 The driver is tests/cuda/computing_driver.cc, for which memory of the host is memory of a GPU and
-which runs kernels in an emulator. Tensors are on the CPU, so calls enter qkv.torch below the place
-where the device of a tensor matters, or use the fixture `taken`.
+which runs kernels in an emulator. Tensors are on the CPU, so tests call functions of qkv.torch that
+do not look at a tensor's device, or use the fixture `taken`.
 """
 
 import ctypes
@@ -134,7 +134,7 @@ def test_only_gradients_that_are_needed_are_computed(exact, taken, monkeypatch):
     wanted = []
     run = _cuda._Call.run
 
-    def watched(call, function, *more):  # sees `wanted` of attention_backward(), else None
+    def watched(call, function, *more):  # appends `wanted` of a backward call, else None
         wanted.append(more[0][6] if len(more[0]) == 8 else None)
         return run(call, function, *more)
 
@@ -300,7 +300,7 @@ def test_gradients_of_a_negated_and_of_an_expanded_gradient(taken):
 
 
 @pytest.mark.skipif(not _questions.AVAILABLE, reason="this PyTorch has no operator")
-def test_the_operator_takes_the_same_way(monkeypatch):
+def test_the_operator_gives_equal_results(monkeypatch):
     q, k, v = inputs()
     calls = []
 
@@ -377,7 +377,7 @@ def test_types_that_no_kernel_has():
         attention(q.bfloat16(), k.to(torch.complex64), v.bfloat16())
 
 
-def test_what_is_not_a_tensor():
+def test_arguments_that_are_not_tensors():
     q, k, v = inputs()
     with pytest.raises(TypeError, match="attention: k must be a tensor, got ndarray"):
         attention(q, np.ones((2, 2, 90, 64), np.float32), v)

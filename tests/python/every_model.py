@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compares "qkv" with "eager" in models of every class of Hugging Face Transformers.
 
-A model is made with "qkv", run, changed to "eager", run, changed back, and run once more, in
-float64, with padding and without; it generates a few tokens with each cache if it can generate.
+Two equal models are made, with "qkv" and with "eager", in float64, or in float32 if float64 fails.
+Their outputs, gradients, weights and generated text are compared, with padding and without. Then
+the model of "eager" is changed to "qkv" and compared once more.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from transformers import CONFIG_MAPPING, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
 NEW = 4  # tokens to generate
-NO_WEIGHTS = "no attentions"  # no known way makes the class return them
+NO_WEIGHTS = "no attentions"  # the class returns no weights, even if requested
 LARGEST = 40_000_000  # the largest number of parameters that is tried
 # The largest differences allowed, as difference() gives them. For float64, widen_all() makes the
 # softmax float64, but some norms stay float32.
@@ -129,8 +130,9 @@ def difference(
 ) -> float:
     """The largest difference, relative to the largest number of its tensor.
 
-    Where numbers cancel to 0, as in gradients of the biases of keys or of a constant loss, only
-    their rounding is left: up to 100 units in the last place of the largest of all numbers or of 1.
+    A difference of up to 100 units in the last place of the largest of all numbers, or of 1, counts
+    as 0: where numbers cancel, as in gradients of keys' biases or of a constant loss, it is only
+    rounding.
     `real` is true for the positions that are compared, false for padding; None compares all.
     Without `all_of`, `got` may lack weights: in a few models eager returns them without request.
     """

@@ -97,13 +97,13 @@ def looks(case: Case, name: str, x: Any, dtype: str) -> list[str]:
 def output_scales(case: Case, want: dict[str, Any]) -> dict[str, float]:
     """The magnitude of each output's terms."""
     call = case.call
-    kept = 1 - call.dropout
+    keep = 1 - call.dropout
     s = max(1.0, score_size(call))
     # Column sums and `pooled` add up to 128 positive terms in one sum (docs/mechanisms/sums.md).
     drift = max(1.0, min(128, want["lse"].shape[-1]) / TERMS)
     scales = {
         "weights": 1.0,
-        "dropped": 1 / kept,
+        "dropped": 1 / keep,
         "raw": s,
         "capped": s,
         "masked": s,
@@ -114,7 +114,7 @@ def output_scales(case: Case, want: dict[str, Any]) -> dict[str, float]:
         "pooled": drift,
     }
     if call.v is not None:
-        scales["out"] = largest(call.v) / kept
+        scales["out"] = largest(call.v) / keep
         scales["value_sums"] = scales["column_sums"] * largest(call.v.norm(dim=-1))
     return scales
 

@@ -102,7 +102,7 @@ class Maker:
         family = str(self.rng.choice(FAMILIES, p=FAMILY_ODDS))
         self.lengths()
         call = self.arrays(family)
-        if self.chance(0.04) and family != "mixed":  # its q and k alone may have equal ranks
+        if self.chance(0.04) and family != "mixed":  # without v, ranks could be equal
             call.v = None
         case = Case(self.seed, dtype, call, family=family)
         case.dtypes = {"q": dtype, "k": key_dtype, "v": key_dtype}
@@ -288,7 +288,7 @@ class Maker:
             call.seed = int(self.rng.integers(0, 2**63, dtype=np.uint64)) * self.pick(1, 2)
 
     def sequence_masks(self, call: Call, batch: int, limits: Any) -> None:
-        """Draws options per batch entry: lengths [B] up to `limits` [B], and offsets."""
+        """Draws options per batch entry: key lengths [B] up to `limits` [B], and offsets."""
         if self.chance(0.3):
             drawn = self.rng.integers(0, limits.numpy() + 1, batch)
             call.key_lengths = torch.from_numpy(drawn)

@@ -27,7 +27,7 @@ def of_formula(q, k, added=0.0, scale=None):
 
 
 def only(allowed):
-    # The bias that masks every pair that is not allowed.
+    # The bias that masks all pairs except those in `allowed`.
     return torch.zeros(allowed.shape, dtype=F64).masked_fill(~allowed, -torch.inf)
 
 

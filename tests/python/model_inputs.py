@@ -54,19 +54,19 @@ def _images(config: PreTrainedConfig) -> List[torch.Tensor]:
     patch = _field(config, ("patch_size",), 8)
     frames = _field(config, ("num_frames", "frames_per_clip", "temporal_patch_size"), 2)
     width = channels * patch * patch
-    kept = min(size, 256)
+    side = min(size, 256)
     return [
-        _draw(BATCH, channels, kept, kept),
+        _draw(BATCH, channels, side, side),
         _draw(BATCH, channels, 64, 64),
         _draw(BATCH, channels, 224, 224),
         _draw(16, width * frames),
         _draw(16, width * 2),
         _draw(16, width),
         _draw(BATCH, 16, width),
-        _draw(BATCH, frames, channels, kept, kept),
-        _draw(BATCH, channels, frames, kept, kept),
+        _draw(BATCH, frames, channels, side, side),
+        _draw(BATCH, channels, frames, side, side),
         _draw(16, channels, patch, patch),
-        _draw(BATCH, 1, channels, kept, kept),
+        _draw(BATCH, 1, channels, side, side),
     ]
 
 

@@ -37,24 +37,24 @@ def _bound(dtype: torch.dtype) -> str:
 _SECTIONS = {
     "equal": (
         "Equal",
-        "Outputs, gradients, weights and generated text differ from `eager`'s, where it has them "
-        f"and they are finite, by at most {_bound(torch.float64)} (float32: "
-        f"{_bound(torch.float32)}) of the tensor's largest number, or by rounding where numbers "
-        "cancel to 0; rows of padding are not compared.",
+        "Outputs, gradients, weights and generated text are compared where `eager` has them and "
+        f"they are finite. They differ by at most {_bound(torch.float64)} (float32: "
+        f"{_bound(torch.float32)}) of the tensor's largest number, or, where numbers cancel to 0, "
+        "by rounding. Rows of padding are not compared.",
     ),
     "refused": (
         "Refused",
-        "A `ValueError` names the class when the model is constructed or switched, or, for an "
-        "unsupported argument, when it is called.",
+        'A `ValueError` names the class when the model is made with or changed to "qkv". For an '
+        "unsupported argument, the model's call raises it.",
     ),
     "as sdpa": (
-        "As sdpa",
+        "Equal to sdpa",
         'Called alone, without a mask, this part of a model is causal with "sdpa" and "qkv", but '
-        "not with `eager`. Inside its model it is equal.",
+        "not with `eager`. Inside its model, results are equal.",
     ),
     "no attention": (
         "Nothing to replace",
-        "Equal, but the small model has no module that calls Transformers' attention interface.",
+        "Equal, but no module of the small model calls Transformers' attention interface.",
     ),
     "not tried": (
         "Not tried",
@@ -103,25 +103,25 @@ def reason(result: Result) -> str:
         if option:
             return f"passes `{option[1]}` to attention"
         if text.startswith("changed: "):
-            return "a part has its own attention and stays `eager`; switching is refused"
+            return "a model may be made, not changed: a part with its own attention stays `eager`"
         return re.sub(r'.*attn_implementation="qkv": \w+ (.*?)(; use.*|$)', r"\1", text)
     package = re.search(r"requires the (\w+) library|No module named '(\w+)'", text)
     if package:
         return f"needs the package {package[1] or package[2]}"
     if "too large" in text:
-        return "no small configuration was found: too large"
+        return "no small configuration was found: all too large"
     if text.endswith("NaN"):
-        return "eager itself gives NaN"
+        return "`eager` itself gives NaN"
     if "not reached" in text:
         return "no input reached its attention"
     if re.match(r"(small|short|as it is|\w+Error): ", text):
-        return "no small configuration or no input was found"
+        return "no small configuration or no input for it was found"
     return text
 
 
 def entries(results: List[Result]) -> Dict[str, Dict[str, Set[str]]]:
-    """For each state and reason, configurations, with the class where their classes differ."""
-    kept: Dict[str, Dict[str, Set[str]]] = collections.defaultdict(
+    """Configurations by state and reason, with the class if a configuration's states differ."""
+    found: Dict[str, Dict[str, Set[str]]] = collections.defaultdict(
         lambda: collections.defaultdict(set)
     )
     by_name: Dict[str, List[Result]] = collections.defaultdict(list)
@@ -131,8 +131,8 @@ def entries(results: List[Result]) -> Dict[str, Dict[str, Set[str]]]:
         alike = len({result.state for result in group}) == 1
         for result in group:
             key = "" if result.state in ("equal", "as sdpa", "no attention") else reason(result)
-            kept[result.state][key].add(f"`{name}`" if alike else f"`{name}` ({result.model})")
-    return kept
+            found[result.state][key].add(f"`{name}`" if alike else f"`{name}` ({result.model})")
+    return found
 
 
 def _wrapped(names: Set[str]) -> List[str]:
@@ -144,20 +144,20 @@ def _wrapped(names: Set[str]) -> List[str]:
 
 
 def rendered(results: List[Result]) -> str:
-    kept = entries(results)
+    names_of = entries(results)
     counts = collections.Counter(result.state for result in results)
     page = [
         "<!-- SPDX-License-Identifier: Apache-2.0 -->",
-        "# The models of Transformers, one by one",
+        "# Which models of Transformers run",
         "",
         f"Transformers {transformers.__version__}: {len({r.name for r in results})} configurations "
-        f"with {len(results)} classes: each one's model and, if any, its text generator. A "
-        "configuration without a class counts as one class; numbers in parentheses count "
-        "configurations. `tests/python/models_page.py` writes this page.",
+        f"with {len(results)} classes. A configuration's classes are its model and, if any, its "
+        "text generator; a configuration without a class counts as one. Numbers in parentheses "
+        "count configurations. `tests/python/models_page.py` writes this page.",
         "",
-        "Models are small and in float64, or float32 if they require it. Their random parameters "
-        "are large enough for attention to affect the results. Where classes of a "
-        "configuration fare differently, each is named in parentheses.",
+        "Models are small, in float64 or, if required, float32. Their random parameters are large "
+        "enough for attention to affect the results. Where a configuration's classes are in "
+        "different lists, each is named in parentheses.",
         "",
     ]
     for state, (title, text) in _SECTIONS.items():
@@ -167,7 +167,7 @@ def rendered(results: List[Result]) -> str:
             text,
             "",
         ]
-        for key, names in sorted(kept[state].items()):
+        for key, names in sorted(names_of[state].items()):
             if key:
                 page += [f"**{key[0].upper()}{key[1:]}** ({len(names)}):  "]
             page += [*_wrapped(names), ""]
@@ -184,10 +184,10 @@ def _notes(results: List[Result]) -> List[str]:
     models: Dict[str, List[str]] = collections.defaultdict(list)
     for model, modules in sorted(missed.items()):
         models[modules].append(model)
-    lines = ["Models with attention modules that no input reached:", ""]
+    lines = ["These models have attention modules that no input reached:", ""]
     lines += [f"{', '.join(names)}: {modules}  " for modules, names in models.items()]
     if silent:
-        lines += ["", "No weights, even if requested: " + ", ".join(silent) + "."]
+        lines += ["", f"Models that return no weights, even if requested: {', '.join(silent)}."]
     return [*lines, ""]
 
 
@@ -207,14 +207,14 @@ def written() -> Tuple[str, Dict[str, str]]:
 
 
 def main() -> None:
-    kept = Path(sys.argv[1])
-    lines = kept.read_text().splitlines() if kept.exists() else []
+    path = Path(sys.argv[1])
+    lines = path.read_text().splitlines() if path.exists() else []
     results = [Result(*json.loads(line)) for line in lines]
     done = {result.name for result in results}
     names = [n for n in sys.argv[2:] or CONFIG_MAPPING_NAMES if n not in done]
     with (
         multiprocessing.get_context("spawn").Pool(maxtasksperchild=20) as pool,
-        kept.open("a") as out,
+        path.open("a") as out,
     ):
         for group in pool.imap_unordered(_judged_in_time, names):
             for result in group:

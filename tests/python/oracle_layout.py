@@ -40,7 +40,7 @@ class Call:
     layout: str = "bhtd"
 
     def map(self, change: Any) -> Call:
-        """The call with each array replaced by `change(name, array)`; params are "params.W", ..."""
+        """The call, each array x replaced by `change(name, x)`; parameter W is named "params.W"."""
         new = {f.name: getattr(self, f.name) for f in fields(self)}
         for name, x in new.items():
             if isinstance(x, torch.Tensor):
@@ -54,7 +54,7 @@ LEAVES = ("q", "k", "v", "bias", "alibi_slopes", "sinks")
 
 
 def leaves(call: Call) -> dict[str, Any]:
-    """The real arrays of a call by name; those of params as "params.W"."""
+    """The differentiated arrays of a call by name; the parameter W is named "params.W"."""
     found = {name: getattr(call, name) for name in LEAVES}
     found.update({f"params.{name}": x for name, x in call.params.items()})
     return {name: x for name, x in found.items() if x is not None}
@@ -62,7 +62,7 @@ def leaves(call: Call) -> dict[str, Any]:
 
 @dataclass
 class Problem:
-    """A call as q [B,H,Tq,Dq], k [B,H,Tk,Dk], v [B,H,Tk,E] or None, with options to match."""
+    """A call, or one packed sequence, as q [B,H,Tq,Dq], k [B,H,Tk,Dk], v [B,H,Tk,E] or None."""
 
     call: Call
     q: Any
@@ -71,7 +71,7 @@ class Problem:
     allowed: Any  # bool [B,H,Tq,Tk]: allowed by all masks, without the bias
     distance: Any  # int [B,1,Tq,Tk]: |i + o - j|
     bias: Any  # [B,H,Tq,Tk] or None
-    first_b: int = 0  # the index in the call of the first batch entry
+    first_b: int = 0  # the first batch entry's index in the call (the packed sequence's index)
 
 
 def lay_out(call: Call) -> list[Problem]:
@@ -86,7 +86,7 @@ def lay_out(call: Call) -> list[Problem]:
 
 
 def gather(call: Call, name: str, parts: list[Any]) -> Any:
-    """Joins the problems' results, [B,H,...] each, to the result in the caller's shape."""
+    """Joins the results of the problems, each [B,H,...], to one result in the caller's shape."""
     if call.cu_seqlens_q is not None:
         joined = torch.cat([x[0] for x in parts], dim=1)  # [H, sum T, ...]
         return joined.transpose(0, 1) if name == "out" else joined
@@ -97,7 +97,7 @@ def gather(call: Call, name: str, parts: list[Any]) -> Any:
 
 
 def lead_of(call: Call) -> tuple[int, ...]:
-    """The axes of the result before Tq, for calls without packed sequences."""
+    """The axes of lse before Tq, heads last if there is a head axis; not for packed sequences."""
     if call.layout == "bthd":
         return (call.q.shape[0], call.q.shape[2])
     return _heads(call.q, call.k, call.v)[0]
@@ -121,20 +121,20 @@ def _heads(q: Any, k: Any, v: Any) -> tuple[tuple[int, ...], Any, Any, Any]:
     given = [x for x in (q, k, v) if x is not None]
     widest = max(x.ndim for x in given)
     mixed = len({x.ndim for x in given}) > 1
-    own_heads = widest > 3 or mixed  # if not, there is one head and no head axis
+    has_head_axis = widest > 3 or mixed  # if not, there is one head
     if mixed:
         q, k, v = _stretch(q, k, v, widest)
-    elif not own_heads:
+    elif not has_head_axis:
         q, k, v = (None if x is None else x.unsqueeze(-3) for x in (q, k, v))
     shapes = [x.shape for x in (q, k, v) if x is not None]
     batch = tuple(torch.broadcast_shapes(*(shape[:-3] for shape in shapes)))
-    lead = batch + ((q.shape[-3],) if own_heads else ())
+    lead = batch + ((q.shape[-3],) if has_head_axis else ())
     q, k, v = (_as_problem(x, batch, q.shape[-3]) for x in (q, k, v))
     return lead, q, k, v
 
 
 def _stretch(q: Any, k: Any, v: Any, widest: int) -> tuple[Any, Any, Any]:
-    """Equalises ranks: missing axes become 1, and a head axis of 1 gets the heads of k and v."""
+    """Equalises ranks: missing axes become 1, and a head axis of 1 expands to the key heads."""
 
     def widen(x: Any, heads: int) -> Any:
         if x is None:

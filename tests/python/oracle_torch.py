@@ -23,9 +23,9 @@ MATRICES = ("weights", "dropped", "raw", "capped", "masked")
 
 @dataclass
 class Arithmetic:
-    """The arithmetic of a composition: how results are rounded, and the additive score's tanh.
+    """How raw scores are rounded (in `Pass`, weights and out, too), and the additive score's tanh.
 
-    `tanh` takes its argument and the parameter v, on which the sign of an error may depend.
+    `tanh` takes its argument and the parameter v, on which the sign of its error may depend.
     """
 
     rounded: Callable[[Any], Any] = lambda x: x
@@ -36,7 +36,7 @@ EXACT = Arithmetic()
 
 
 def per_head(x: Any, own_rank: int) -> Any:
-    """A parameter, with or without a head axis, as [1 or H, ...]."""
+    """The parameter x as [1 or H, ...]; `own_rank` is its rank without a head axis."""
     return x[None] if x.ndim == own_rank else x
 
 
@@ -70,7 +70,7 @@ def over_length(x: Any, by: Any) -> Any:
 
 
 def raw_scores(p: Problem, how: Arithmetic = EXACT) -> Any:
-    """The scores times scale, [B,H,Tq,Tk]."""
+    """The raw scores (with the scale), [B,H,Tq,Tk]."""
     call = p.call
     if call.score in ("dot", "scaled_dot"):
         s = p.q @ p.k.transpose(-1, -2)
@@ -87,7 +87,7 @@ def raw_scores(p: Problem, how: Arithmetic = EXACT) -> Any:
 
 @dataclass
 class Scores:
-    """The scores, [B,H,Tq,Tk] each. `final` is 0 for masked pairs, which `live` excludes."""
+    """Scores [B,H,Tq,Tk]. `live` is true for unmasked pairs; `final` is 0 for masked ones."""
 
     raw: Any
     capped: Any
@@ -158,7 +158,7 @@ def sums(p: Problem, weights: Any) -> dict[str, Any]:
 
 
 def pooled(weights: Any, cells: tuple[int, int]) -> Any:
-    """The weights in cells, [..,m,n]: means over a cell's queries of sums over its keys."""
+    """For m x n cells, [..,m,n]: the mean over a cell's queries of its weights' sum over keys."""
     queries, keys = weights.shape[-2:]
     rows, columns = (
         torch.eye(n, dtype=weights.dtype)[torch.arange(t) * n // max(t, 1)]
@@ -168,9 +168,9 @@ def pooled(weights: Any, cells: tuple[int, int]) -> Any:
 
 
 def evaluate(call: Call) -> dict[str, Any]:
-    """The outputs but top and pooled, in the caller's shapes, and "live", true for unmasked pairs.
+    """Outputs except top and pooled, in the caller's shapes, and "live", true for unmasked pairs.
 
-    Packed calls have no matrices, but lists "weights of each" and "live of each" sequence.
+    For packed calls, the lists "weights of each" and "live of each" replace all matrices.
     """
     parts: dict[str, list[Any]] = {}
     for p in lay_out(call):
@@ -202,7 +202,7 @@ def evaluate(call: Call) -> dict[str, Any]:
 
 
 def loss(outputs: dict[str, Any], into: dict[str, Any]) -> Any:
-    """The sum of outputs times their incoming gradients; an lse of -inf does not contribute."""
+    """The sum of outputs times their incoming gradients; an output of -inf does not contribute."""
     total = 0.0
     for name, gradient in into.items():
         x = outputs[name]
@@ -211,7 +211,7 @@ def loss(outputs: dict[str, Any], into: dict[str, Any]) -> Any:
 
 
 def gradients(call: Call, into: dict[str, Any]) -> dict[str, Any]:
-    """Gradients by name ("q", "params.W", ...), each of its source's shape.
+    """Gradients by name ("q", "params.W", ...), each with the shape of its array.
 
     `into` has gradients of the loss with respect to "out", "lse", "weights"; absent ones are zero.
     """

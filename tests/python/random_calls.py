@@ -24,7 +24,7 @@ try:
 except ImportError:  # without torch no tensors are drawn, and their tests are skipped
     torch = None
 
-# Hypothesis stores constants that it finds in sources; the build folder is ignored by git.
+# Hypothesis writes the constants that it finds in sources to a folder that git ignores.
 ROOT = Path(__file__).resolve().parents[2]
 os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(ROOT / "build" / "hypothesis"))
 
@@ -34,7 +34,7 @@ FLOATS = {name: ARRAYS[name] for name in ("float32", "float64", "float16", "bflo
 WHOLE = [ARRAYS[name] for name in INTEGERS]
 
 
-# ---- memory --------------------------------------------------------------------------------------
+# ---- random arrays -------------------------------------------------------------------------------
 
 
 def as_tensor(array: np.ndarray) -> Any:
@@ -82,7 +82,7 @@ class Random:
         return styled(array, str(self.generator.choice(STYLES, p=STYLE_ODDS)))
 
 
-# ---- right calls ---------------------------------------------------------------------------------
+# ---- valid calls ---------------------------------------------------------------------------------
 
 
 def new_random(draw: Any) -> Random:
@@ -93,7 +93,7 @@ def new_random(draw: Any) -> Random:
 
 @st.composite
 def right_calls(draw: Any, function: str, kind: Optional[str] = None) -> dict[str, Any]:
-    """Valid arguments of qkv.`function`; those of attention are the judge's, of this kind."""
+    """Valid arguments of qkv.`function`; `kind` is the type of arrays for attention functions."""
     if function.startswith("attention"):
         return right_arguments(function, draw(st.integers(0, 2**32 - 1)), kind)
     r = new_random(draw)
@@ -106,9 +106,9 @@ def right_calls(draw: Any, function: str, kind: Optional[str] = None) -> dict[st
     return {"a": r.reals(dtype, *shape), "b": r.reals(dtype, *shape[:-2], shape[-1], 3)}
 
 
-# ---- anything ------------------------------------------------------------------------------------
+# ---- arbitrary arguments -------------------------------------------------------------------------
 
-# The integers are small, or so large that no machine has memory for as many results.
+# Integers are small, or so large that no machine has memory for results of this size.
 NUMBERS = [0, 1, -1, 2, 3, 2**53 + 1, 2**63 - 1, -(2**63), 2**64, 2**70, -(2**70)]
 NUMBERS += [0.0, -0.0, 0.5, 1.0, 1e-320, 1e39, -1e308, float("nan"), float("inf"), -float("inf")]
 NUMBERS += [1j, True, False, np.int64(2), np.float32(0.5), np.bool_(True), np.uint64(2**64 - 1)]
@@ -123,7 +123,7 @@ DTYPES += ["G", "O", "S3", "U2", "M8[s]", "m8[ns]", "V4", "i4,f4", "f4,", "(2,)f
 
 
 def strange_objects() -> list[Any]:
-    """Objects that misbehave, made anew by each call, since some keep state."""
+    """Objects that misbehave, created anew by each call, since some have state."""
     objects = [strange.RaisingDlpack(), strange.RaisingDevice(), strange.OnGpu()]
     objects += [strange.NoCapsule(None), strange.NoCapsule(3), strange.NoCapsule("capsule")]
     objects += [strange.RaisingAttributes(), strange.EveryAttribute(), strange.WrongArray()]

@@ -3,8 +3,8 @@
 
     ring_model_worker.py RANK FILE RESULTS [CASE...]
 
-The processes meet by FILE. It runs the cases, or all of `CASES`, and saves {case: results} and
-"faults" to RESULTS with torch.save.
+The processes find each other by FILE. Each runs the given cases, or all of `CASES`, and saves
+{case: results} and "faults" to its RESULTS with torch.save.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ def make(kind: str, implementation: str = "qkv", seed: int = 1, **more: Any) -> 
 
 
 def words(length: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Two sequences, and the token after each, -100 (which has no loss) after the last."""
+    """Two sequences, and the token after each token; -100, which has no loss, after the last."""
     generator = torch.Generator().manual_seed(3)
     ids = torch.randint(2, VOCABULARY, (2, length), generator=generator)
     return ids, torch.cat([ids[:, 1:], torch.full((2, 1), -100)], 1)
 
 
 def run(model: Any, ids: torch.Tensor, following: torch.Tensor, own: torch.Tensor) -> Any:
-    """Logits of these rows, the sum of their losses, and its gradients by name."""
+    """Logits of the rows `own`, the sum of their losses, and its gradients by parameter name."""
     model.zero_grad()
     given = {"input_ids": ids[:, own], "position_ids": own[None]}
     results = model(**given, labels=ids[:, own], shift_labels=following[:, own],
@@ -79,7 +79,7 @@ def run(model: Any, ids: torch.Tensor, following: torch.Tensor, own: torch.Tenso
 
 
 def whole(kind: str, sharding: Any, **more: Any) -> Any:
-    """The results of one process for all rows; attention draws from seed 5."""
+    """The results of one process for all rows; dropout uses torch's seed 5."""
     length = LENGTHS[sharding]
     model = make(kind, **more)
     torch.manual_seed(5)
@@ -96,7 +96,7 @@ def divided(kind: str, sharding: Any, rank: int, way: str = "", **more: Any) -> 
         model.gradient_checkpointing_enable({"use_reentrant": False})
     if way == "data parallel":
         model = torch.nn.parallel.DistributedDataParallel(model)
-    torch.manual_seed(5 + rank)  # rank 0 draws for all
+    torch.manual_seed(5 + rank)  # rank 0 draws the dropout seed for all ranks
     return {"own": own, **run(model, *words(length), own)}
 
 
@@ -109,7 +109,7 @@ def message_of(model: Any, **given: Any) -> str:
 
 
 def faults(rank: int) -> dict[str, str]:
-    """The message of each call: most are wrong, and the model still works after them."""
+    """Each call's error, or "none": most calls are wrong, and the model still works after them."""
     model = make("llama").eval()
     qkv.torch.ring_model(model)
     ids = words(1300)[0]

@@ -55,7 +55,7 @@ ROUNDED = ("additive", "learned", "maps", "table")
 for _name in ROUNDED:
     _, _rows, _options = CASES[2][_name]
     CASES[1][_name] = ("contiguous", [sum(_rows)], _options)
-# Cases in which tensors of the options, or that score_mod reads, get a gradient.
+# Cases in which tensors among the options, or tensors that score_mod reads, get gradients.
 LEARNED = ("learned", "additive", "table")
 DTYPES = {"float64": torch.float64, "bfloat16": torch.bfloat16}
 
@@ -92,13 +92,13 @@ def whole(name: str, rows: list[int], options: dict[str, Any]) -> tuple[Any, dic
 
 
 def rows_of(sharding: Any, rows: list[int], rank: int) -> torch.Tensor:
-    """The places in the whole sequence of a rank's rows."""
+    """The indices of a rank's rows in the whole sequence."""
     if sharding == "contiguous":
         return torch.arange(sum(rows[:rank]), sum(rows[: rank + 1]))
     zigzags = 1 if sharding == "zigzag" else sharding
     size, parts = rows[0] // (2 * zigzags), 2 * len(rows)
-    places = [n * parts + p for n in range(zigzags) for p in (rank, parts - 1 - rank)]
-    return torch.cat([torch.arange(p * size, (p + 1) * size) for p in places])
+    blocks = [n * parts + p for n in range(zigzags) for p in (rank, parts - 1 - rank)]
+    return torch.cat([torch.arange(p * size, (p + 1) * size) for p in blocks])
 
 
 def results_of(
@@ -160,9 +160,9 @@ def faults(rank: int) -> dict[str, Any]:
     outs = [qkv.torch.ring_attention(x, k, v, causal=True) for x in (q, q * 2)]
     got = {n: torch.autograd.grad(outs[n].sum(), (q, k, v)) for n in (1, 0)}
     found["again"] = all(torch.equal(x, y) for n in (0, 1) for x, y in zip(want[n], got[n]))
-    # The channels of a row of `turned` are not contiguous.
-    turned = q.detach().transpose(2, 3).contiguous().transpose(2, 3).requires_grad_()
-    grad = torch.autograd.grad(qkv.torch.ring_attention(turned, k, v, causal=True).sum(), turned)
+    # The channels of a row of `strided` are not contiguous.
+    strided = q.detach().transpose(2, 3).contiguous().transpose(2, 3).requires_grad_()
+    grad = torch.autograd.grad(qkv.torch.ring_attention(strided, k, v, causal=True).sum(), strided)
     found["strides"] = torch.equal(grad[0], want[0][0])
     return found
 

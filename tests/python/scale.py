@@ -23,5 +23,5 @@ def scaled(count: int, least: int = 1) -> int:
 
 
 def some(things: Sequence[T]) -> Sequence[T]:
-    """The first things, as many as the scale allows."""
+    """The first scaled(len(things)) things."""
     return things[: scaled(len(things))]

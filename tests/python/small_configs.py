@@ -17,7 +17,7 @@ from transformers.configuration_utils import PreTrainedConfig
 
 WORDS = 128  # size of each vocabulary; tokens of the input are below ORDINARY
 ORDINARY = 60
-HEADS, HEAD, WIDTH, INNER, IMAGE, PATCH = 4, 8, 32, 48, 32, 8
+HEADS, HEAD, WIDTH, INNER, IMAGE, PATCH = 4, 8, 32, 48, 32, 8  # HEAD: channels of a head
 
 _LAYERS = re.compile(
     r"^(?!.*(?:feat_extract|residual|adapter|lstm|dense|conv|shared|nextn|kv|norm)).*"
@@ -70,12 +70,12 @@ def _match(rules: List[Tuple[str, int]], field: str) -> int | None:
 
 
 def _shorter(values: Dict[str, Any]) -> Dict[str, Any]:
-    """The fields for two layers, or one of each type, up to four; lists per layer are cut, too."""
+    """The fields for two layers, or for one of each of up to four types; cuts lists per layer."""
     more: Dict[str, Any] = {}
     kinds = values.get("layer_types") or values.get("layers_block_type")
     picked = [0, 1]
     if "num_kv_shared_layers" in values and kinds:
-        # The last layers take the keys of an earlier layer of their type: two of each are left.
+        # The last layers take the keys of an earlier layer of their type: two of each type stay.
         firsts = [kinds.index(kind) for kind in dict.fromkeys(kinds)]
         picked = firsts * 2
         more["num_kv_shared_layers"] = len(firsts)
@@ -97,7 +97,7 @@ def _shorter(values: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def _small(config: PreTrainedConfig, narrow: bool, taken: List[int]) -> Dict[str, Any]:
-    """The arguments for a small configuration; `taken` counts the token ids that were replaced."""
+    """Arguments of a small configuration; `taken` gets an element for each replaced token id."""
     values = {k: v for k, v in vars(config).items() if not k.startswith("_")}
     more = _shorter(values)
     for field, value in values.items():

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests that arguments give equal results as lists, NumPy scalars and arrays, or are refused.
+"""Tests that lists, NumPy scalars and arrays as arguments give equal results, or are refused.
 
-The last tests check that every argument reaches the extension at its place.
+The last tests check that every argument reaches the extension at the right index.
 """
 
 import inspect
@@ -41,7 +41,7 @@ Q, K, V = (RANDOM.standard_normal((2, 3, 6, 4)).astype(np.float32) for _ in rang
         ({"threads": 1}, {"threads": np.int16(1)}),
     ],
 )  # fmt: skip
-def test_is_the_same_call(plain, dressed):
+def test_other_forms_of_an_argument_give_equal_results(plain, dressed):
     np.testing.assert_array_equal(
         qkv.attention(Q, K, V, **dressed), qkv.attention(Q, K, V, **plain), strict=True
     )
@@ -55,12 +55,12 @@ def test_is_the_same_call(plain, dressed):
         np.full((2, 1, 1, 1), 7)[::-1],
     ],
 )
-def test_an_integer_mask_has_zeros_and_ones(mask):
+def test_an_integer_mask_of_other_numbers_is_refused(mask):
     with pytest.raises(ValueError, match="mask must be bool, or of 0 and 1, got (-10000|2|7) in "):
         qkv.attention(Q, K, V, mask=mask)
 
 
-def test_an_empty_list_has_integers():
+def test_an_empty_list_counts_as_integers():
     # NumPy makes a float64 array of an empty list, but lengths must be integers.
     empty = np.zeros((0, 3, 4), np.float32)
     assert qkv.attention(empty, empty, empty, key_lengths=[]).shape == (0, 3, 4)
@@ -73,7 +73,7 @@ def test_a_masked_array_of_records_is_refused_by_its_type():
 
 
 @pytest.mark.parametrize("dim", [-3, -2, -1, 0, 1, 2])
-def test_softmax_of_an_axis_is_that_of_the_last_one(dim):
+def test_softmax_of_an_axis_equals_that_of_the_axis_moved_last(dim):
     got = qkv.softmax(Q[0], dim)
     assert got.shape == Q[0].shape and got.flags.c_contiguous
     want = np.moveaxis(qkv.softmax(np.ascontiguousarray(np.moveaxis(Q[0], dim, -1))), -1, dim)
@@ -99,7 +99,7 @@ class WithArray:
         (WithArray(), np.float32),
     ],
 )
-def test_softmax_of_what_numpy_makes_an_array_of(x, dtype):
+def test_softmax_takes_what_numpy_converts_to_an_array(x, dtype):
     got = qkv.softmax(x)
     assert type(got) is np.ndarray
     np.testing.assert_array_equal(got, qkv.softmax(np.array([4, 2], dtype)), strict=True)
@@ -192,8 +192,8 @@ OPTIONS, REQUESTS = _core.OPTIONS, _core.REQUESTS
 
 
 def expect_passed_on(monkeypatch, owner, callee, call, place, names):
-    """Each argument of `call` stands at its place in the tuple that `callee` of `owner` takes."""
-    tuples = []  # attention_backward unpacks what `callee` returns, seven gradients
+    """`call` passes each keyword argument on, at its index in argument `place` of owner.callee."""
+    tuples = []  # the fake callee returns [None] * 7: attention_backward unpacks seven gradients
     monkeypatch.setattr(
         owner, callee, lambda *arguments: tuples.append(arguments[place]) or [None] * 7
     )

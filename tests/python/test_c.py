@@ -90,7 +90,7 @@ def set_diagonal(to: Any, options: dict[str, Any]) -> None:
 
 
 def options_of(library: c.Library, options: dict[str, Any]) -> Any:
-    """The options of Python as those of C."""
+    """Converts the options of Python to the struct of C."""
     to = library.new(c.Options)
     set_rows(to, options)
     to.score = c.CONSTANTS["QKV_" + options.get("score", "scaled_dot").upper()]
@@ -166,16 +166,16 @@ class Backward:
         self.source = library.new(c.OutputGradients)
         self.source.out, self.source.lse = c.tensor(self.dout), c.tensor(self.dlse)
         self.to = library.new(c.InputGradients)
-        self.pairs: list[tuple[Any, Any]] = []
+        self.pairs: list[tuple[Any, Any]] = []  # (gradient of C, of Python)
         params = self.want.dparams or {}
-        places = [
+        fields = [
             *((self.to, name, getattr(self.want, "d" + name)) for name in ("q", "k", "v", "bias")),
             (self.to, "alibi", self.want.dalibi_slopes),
             (self.to, "sinks", self.want.dsinks),
             *((self.to.score, name.lower(), params.get(name)) for name in (*BILINEAR, *ADDITIVE)),
             *((self.to.qk_norm, name, params.get("norm_" + name)) for name in "qk"),
         ]
-        for struct, name, gradient in places:
+        for struct, name, gradient in fields:
             if gradient is not None:
                 got = np.full(gradient.shape, 77, gradient.dtype)
                 self.pairs.append((got, gradient))
@@ -262,7 +262,7 @@ def test_version(library: c.Library) -> None:
 
 @pytest.mark.parametrize("kind", c.SIZED)
 def test_structs_have_the_size_of_the_header(library: c.Library, kind: Any) -> None:
-    # The error for a wrong size says the size that the library was compiled with.
+    # The error for a wrong size names the size that the library was compiled with.
     with pytest.raises(c.Failed, match=f"here {sizeof(kind)}, a multiple of 8") as failed:
         library.call(c.SIZED[kind], byref(kind()), 8)
     assert failed.value.status == "QKV_INVALID_ARGUMENT"

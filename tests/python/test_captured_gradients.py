@@ -26,10 +26,11 @@ def backward(arrays, mod, **options):
 
 
 def of_forward(options):
+    """The options without those that only attention_backward takes."""
     return {name: x for name, x in options.items() if name not in ("wanted", "add_to")}
 
 
-def test_are_differences_of_the_loss(arrays):
+def test_gradients_equal_differences_of_the_loss(arrays):
     q, k, v, dout = arrays
     gain, table = 1 + 0.3 * normal(5, H), normal(6, H, 2 * T - 1)
     mod = qkv.score_mod(
@@ -53,7 +54,7 @@ def test_are_differences_of_the_loss(arrays):
             assert got[name][at] == pytest.approx((above - below) / 2e-5, rel=1e-6, abs=1e-7)
 
 
-def test_of_a_table_are_sums_of_dbias(arrays):
+def test_the_gradient_of_a_table_sums_dbias(arrays):
     table = normal(6, H, 2 * T - 1)
     mod = qkv.score_mod(lambda s, at: s + table[at.h, at.i - at.j + T - 1])
     got = backward(arrays, mod, bias=np.zeros((B, H, T, T)), window=(9, 4))
@@ -64,7 +65,7 @@ def test_of_a_table_are_sums_of_dbias(arrays):
     np.testing.assert_allclose(got.dcaptured["table"], want, rtol=1e-10, atol=1e-12)
 
 
-def test_have_the_dtype_of_the_array_and_the_same_bits_for_any_threads(arrays):
+def test_gradients_have_the_arrays_dtype_and_equal_bits_for_any_threads(arrays):
     arrays = [x.astype(np.float32) for x in arrays]
     table = normal(6, H, 2 * T - 1).astype(np.float32)
     mod = qkv.score_mod(lambda s, at: s * table[at.h, at.i - at.j + T - 1])
@@ -74,7 +75,7 @@ def test_have_the_dtype_of_the_array_and_the_same_bits_for_any_threads(arrays):
     np.testing.assert_array_equal(one, several)
 
 
-def test_names_select_and_repeat(arrays):
+def test_wanted_names_select_and_repeated_names_get_a_number(arrays):
     first, other, document = normal(5, H), normal(6, H), np.arange(T) // 9
     again = qkv.captured(other, "first")
     mod = qkv.score_mod(
@@ -92,7 +93,7 @@ def test_names_select_and_repeat(arrays):
     np.testing.assert_allclose(twice.dcaptured["first_2"], 2 * one.dcaptured["first_2"])
 
 
-def test_absent_ones_are_errors(arrays):
+def test_wanted_gradients_that_do_not_exist_are_errors(arrays):
     plain = qkv.score_mod(lambda s, at: s * 2)
     assert backward(arrays, plain).dcaptured is None
     with pytest.raises(ValueError, match="wanted names dcaptured, but the call has no captured"):
@@ -105,10 +106,10 @@ def test_absent_ones_are_errors(arrays):
 
 def test_a_relative_bias_is_learned(arrays):
     q, k, v, _ = (x.astype(np.float32) for x in arrays)
-    wanted = np.linspace(-1.5, 1.5, 2 * T - 1, dtype=np.float32)
-    table = np.zeros_like(wanted)
+    expected = np.linspace(-1.5, 1.5, 2 * T - 1, dtype=np.float32)
+    table = np.zeros_like(expected)
     mod = qkv.score_mod(lambda s, at: s + table[at.i - at.j + T - 1])
-    target = qkv.attention(q, k, v, score_mod=lambda s, at: s + wanted[at.i - at.j + T - 1])
+    target = qkv.attention(q, k, v, score_mod=lambda s, at: s + expected[at.i - at.j + T - 1])
     losses = []
     for _ in range(150):
         out, lse = qkv.attention(q, k, v, score_mod=mod, return_lse=True)
@@ -123,7 +124,7 @@ def test_a_relative_bias_is_learned(arrays):
 # ---- through layers -----------------------------------------------------------------------------
 
 
-def test_of_a_layer_are_those_of_the_function(arrays):
+def test_gradients_of_a_layer_are_those_of_the_function(arrays):
     q, k, v, dout = arrays
     table = normal(6, H, 2 * T - 1)
     mod = qkv.score_mod(lambda s, at: s + table[at.h, at.i - at.j + T - 1])
@@ -139,7 +140,7 @@ def test_of_a_layer_are_those_of_the_function(arrays):
 
 
 @pytest.mark.parametrize("name", ["MultiHeadAttention", "SelfAttention", "AdditiveAttention"])
-def test_of_layers_are_differences_of_the_loss(name):
+def test_gradients_of_layers_equal_differences_of_the_loss(name):
     slope, dout = np.array([0.5, 0.25]), normal(7, 2, 5, 6)
     x = normal(8, 2, 5, 6)
     layer = {

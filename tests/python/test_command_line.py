@@ -59,7 +59,7 @@ def run_main(program, *arguments):
     return run([sys.executable, "-c", code])
 
 
-def test_without_program(tmp_path):
+def test_a_missing_executable_is_an_error(tmp_path):
     done = run_main(tmp_path / "absent")
     assert (done.returncode, done.stdout) == (7, "")
     assert "not in this build" in done.stderr

@@ -17,7 +17,7 @@ NO_KERNELS = "this build has no CUDA kernels (QKV_CUDA)"
 
 
 def info_with(driver):
-    """qkv.info() of a new process, which finds this driver."""
+    """qkv.info() of a new process, whose libcuda.so.1 is that of the folder `driver`."""
     if not (DRIVERS / driver / "libcuda.so.1").is_file():
         pytest.skip("the drivers are part of the release build")
     done = subprocess.run(
@@ -28,7 +28,7 @@ def info_with(driver):
     return json.loads(done.stdout)
 
 
-def test_here():
+def test_info_of_this_machine():
     info = qkv.info()
     assert bool(info["cuda_devices"]) == (info["why_no_cuda_device"] == "")
     assert "\n" not in info["why_no_cuda_device"]

@@ -45,7 +45,7 @@ def test_examples(name):
 
 
 def methods(value):
-    """The public methods of a class by name, except methods that a base class in PyTorch has."""
+    """The public methods of a class by name, except those that PyTorch defines."""
     for name, function in inspect.getmembers(value, inspect.isfunction):
         if not name.startswith("_") and function.__module__.split(".")[0] == "qkv":
             yield name, function
@@ -64,7 +64,7 @@ def test_everything_public_is_explained(name):
 
 
 def public_functions(module):
-    """The public functions and methods by name, except NamedTuples', which have no sections."""
+    """The public functions and methods by name, without NamedTuples: they lack sections."""
     for public in module.__all__:
         value = getattr(module, public)
         if inspect.isfunction(value):
@@ -75,6 +75,7 @@ def public_functions(module):
 
 
 def missing_sections(function):
+    """The sections that the docstring lacks, then the arguments that it does not name."""
     signature = inspect.signature(function)
     arguments = [name for name in signature.parameters if name != "self"]
     sections = ["Args:", "Raises:"] if arguments else []
@@ -82,7 +83,7 @@ def missing_sections(function):
         sections.append("Returns:")
     lines = [line.strip() for line in inspect.getdoc(function).splitlines()]
     missing = [section for section in sections if section not in lines]
-    # Every argument is documented, except attention's where one line is for all that remain.
+    # Each argument must be named, but a line "options: " or "others: " names all of attention().
     words = set(re.findall(r"\w+", " ".join(lines)))
     if any(re.match(r"(.*\b)?(options|others): ", line) for line in lines):
         words |= set(inspect.signature(qkv.attention).parameters)

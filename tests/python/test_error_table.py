@@ -39,7 +39,7 @@ OTHERWISE = {
     # Python appends what may have been meant.
     "bias_two_heads": "attention: bias must broadcast to [B,H,Tq,Tk] = [2,4,3,5], got float32 "
     "[2,3,5]; for one matrix for each batch entry write bias[:, None]",
-    # Python checks rows before the arrays.
+    # Python checks `rows` before it checks arrays.
     "dweights_rows_alone": "attention_backward: rows is given but dweights is not",
     # In Python 0 means no largest weights.
     "top_count_negative": "attention: return_top must be 0 (off) or more, got int -1",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests that models of all configurations of Transformers equal eager with "qkv" or are refused."""
+"""Tests that all models of Transformers equal eager attention with "qkv", or are refused."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 ALL = list(CONFIG_MAPPING_NAMES)
 
-# Each configuration shows a defect that was found: lost options, a special case for "sdpa",
-# attention without the interface, tables of classes, masks that are not made.
+# Configurations that showed a defect each: lost options, a special case for "sdpa", attention
+# that bypasses the interface, tables of classes, masks that are not created.
 TELLING = [
     *("deepseek_v32", "glm_moe_dsa", "axk2", "mistral_large4_text", "minimax_m3_vl_text", "hy_v4"),
     *("inkling2_text", "gemma4_text", "nllb-moe", "splinter", "bigbird_pegasus", "pegasus_x"),
@@ -31,19 +31,20 @@ TELLING = [
 
 
 def chosen() -> list[str]:
-    """All configurations at full scale, else TELLING and half as many others as the scale gives."""
+    """All configurations at full scale, else TELLING and about half of scaled(all) others."""
     sample = ALL if SCALE == 100 else ALL[:: 2 * len(ALL) // scaled(len(ALL))]
     return list(dict.fromkeys([n for n in TELLING if n in ALL] + sample))
 
 
 @pytest.fixture(autouse=True)
 def files_as_they_were():
+    """Undoes the changes of every_model in the models' files after each test."""
     yield
     every_model.widen_all(torch.float32)
 
 
 @pytest.mark.parametrize("name", chosen())
-def test_models_are_eagers_or_refused(name):
+def test_models_equal_eager_or_are_refused(name):
     version, states = models_page.written()
     for result in models_page.judged(name):
         assert result.state != "different", f"{result.model}: {result.text}"

@@ -19,14 +19,14 @@ STOPPED = """
     import numpy as np
     import qkv
 
-    # Shells start what runs in the background with the signal ignored.
+    # Shells start background processes with SIGINT ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     mincore = ctypes.CDLL(None, use_errno=True).mincore
 
     def ones(*shape):
         return np.broadcast_to(np.float32(1), shape)
 
-    # An array of zeros, whose pages are resident once read.
+    # An array of zeros; share() is the part of its pages that was read.
     class Watched:
         def __init__(self, *shape):
             size = 4 * int(np.prod(shape))
@@ -60,7 +60,7 @@ STOPPED = """
         try:
             threading.Thread(target=interrupt, daemon=True).start()
             call(x.array)
-            while True:  # too late for this call
+            while True:  # the call ended first: waits for the signal
                 time.sleep(0.001)
         except KeyboardInterrupt:
             return x.share() < 1
@@ -156,7 +156,7 @@ needs_torch = pytest.mark.skipif(
     ],
 )
 def test_ctrl_c_stops_a_long_call(call, shape, setup):
-    """When it is stopped, the call has read a part of x but not all of it."""
+    """The stopped call has read a part of x, but not all of it."""
     script = STOPPED.replace("SETUP", setup).replace("SHAPE", shape).replace("CALL", call)
     printed, errors = end(start(script))
     assert (printed, errors) == ("True\n", "")
@@ -246,7 +246,7 @@ FORK = """
         return qkv.attention(q, q, q, causal=True, threads=3).tobytes()
 
     def child():
-        signal.alarm(PATIENCE)  # should it hang
+        signal.alarm(PATIENCE)  # ends a child that hangs
         os._exit(0 if call() == before else 1)
 
     def fork():
@@ -297,7 +297,7 @@ def test_import_needs_numpy_only():
 
 @pytest.mark.parametrize(("tokens", "calls"), [(64, 100), (2048, 2)])
 def test_a_process_may_end_while_threads_call(tokens, calls):
-    # Short calls compute on the calling thread; in long ones it polls for signals.
+    # In short calls, the calling thread computes; in long ones, it polls for signals.
     script = f"""
         import threading, time
         import numpy as np, qkv

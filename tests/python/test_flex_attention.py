@@ -34,7 +34,7 @@ OFFSETS = torch.tensor([0, 13, 30, TK])
 LENGTHS = torch.tensor([TK, 21])
 OF_QUERIES, OF_KEYS = normal(12, B, H, TK, 3), normal(13, B, TK, 3)
 LISTED = torch.tensor(np.random.default_rng(14).integers(0, 7, (B, H, 7, 2)))  # blocks of 8 keys
-BUCKETS = [normal(15, H, TK), normal(16, H, TK)]  # in a list
+BUCKETS = [normal(15, H, TK), normal(16, H, TK)]  # tensors in a list
 ONE = torch.tensor(1)
 
 
@@ -141,13 +141,13 @@ def composition(q, k, v, score_mod=None, mask_mod=None):
     k, v = (x.repeat_interleave(H // x.shape[1], 1) for x in (k, v))
     s = q @ k.transpose(-1, -2) / math.sqrt(D)
     sizes = s.shape
-    places = [torch.arange(n).reshape([-1] + [1] * (3 - axis)) for axis, n in enumerate(sizes)]
+    indices = [torch.arange(n).reshape([-1] + [1] * (3 - axis)) for axis, n in enumerate(sizes)]
     if score_mod is not None:
-        s = score_mod(s, *places)
+        s = score_mod(s, *indices)
     if mask_mod is not None:
-        s = s.masked_fill(~mask_mod(*places).broadcast_to(sizes), -torch.inf)
-    none = torch.isinf(s).all(-1, keepdim=True)
-    return (torch.softmax(s.masked_fill(none, 0), -1) * ~none) @ v
+        s = s.masked_fill(~mask_mod(*indices).broadcast_to(sizes), -torch.inf)
+    empty = torch.isinf(s).all(-1, keepdim=True)
+    return (torch.softmax(s.masked_fill(empty, 0), -1) * ~empty) @ v
 
 
 def check(score_mod, mask_mod, block_mask, heads=H, **sizes):
@@ -185,20 +185,20 @@ def test_masks(name):
 
 @pytest.mark.parametrize("heads", [H, G])
 @pytest.mark.parametrize("size", [(None, None), (B, None), (B, H)])
-def test_both_and_block_masks_of_any_size(size, heads):
+def test_score_mods_with_block_masks_of_any_size(size, heads):
     function = MASKS["causal"]
     mask = flex.create_block_mask(function, *size, TQ, TK, device="cpu", BLOCK_SIZE=(8, 16))
     check(SCORES["softcap"], function, mask, heads)
 
 
 @pytest.mark.parametrize("name", MASKS)
-def test_windows_hold_the_listed_blocks(name):
+def test_windows_of_block_masks_contain_all_allowed_pairs(name):
     # The window that a block mask is converted to excludes no pair that the mask allows.
-    place = [
+    indices = [
         torch.arange(n).reshape([-1] + [1] * (3 - axis)) for axis, n in enumerate((B, H, TK, TK))
     ]
-    i, j = place[2:]
-    allowed = MASKS[name](*place)
+    i, j = indices[2:]
+    allowed = MASKS[name](*indices)
     for size in (8, 16):
         mask = flex.create_block_mask(MASKS[name], B, H, TK, TK, device="cpu", BLOCK_SIZE=size)
         x = torch.zeros(B, H, TK, D)
@@ -232,7 +232,7 @@ def test_blocks_without_a_function_are_the_mask():
     torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-11)
 
 
-def test_dot_is_a_sum():
+def test_dot_and_matmul_equal_a_sum_of_products():
     q, k, v = leaves()
     dot = qkv.torch.flex_attention(
         q, k, v, lambda s, b, h, i, j: s + torch.dot(OF_QUERIES[b, h, i], OF_KEYS[b, j])
@@ -262,7 +262,7 @@ def test_negative_indices_count_from_the_end():
         qkv.torch.flex_attention(q, k, v, lambda s, b, h, i, j: s + table[h, i - j - TQ - 2])
 
 
-def test_indices_that_are_not_negative_stay_as_they_are():
+def test_indices_that_cannot_be_negative_stay_as_they_are():
     first = torch.arange(TK) % 3
 
     def text(mod):
@@ -322,7 +322,7 @@ class Holder:
     tensor = torch.ones(4)
 
 
-# (a function, a pattern of its error). Advice names functions of PyTorch, and indices but not `at`.
+# (function, pattern of its error). Errors advise functions of PyTorch, and indices without `at`.
 ADVICE = [
     (lambda s, b, h, i, j: s if i >= j else -math.inf, r"Write torch.where\(c, a, b\) for if, .*"),
     (lambda s, b, h, i, j: s - math.exp(i), r"Write x.float\(\), or torch.exp\(x\) for math.exp"),
@@ -364,7 +364,7 @@ def test_advice_works():
         assert qkv.torch.flex_attention(q, k, v, function).shape == q.shape
 
 
-def test_errors_name_its_arguments():
+def test_errors_name_the_arguments_of_flex_attention():
     q, k, v = leaves()
     for arguments, text in (
         ((q, k[..., 1:], v), r"key has D = 7 but query has D = 8 \(query \[.*\], key \[2,4"),

@@ -80,14 +80,14 @@ def test_a_package_may_copy_what_it_is_given(name):
         np.testing.assert_array_equal(one, other)
 
 
-def test_pytorch_may_keep_a_sign_beside_the_memory():
+def test_tensors_with_the_negative_bit():
     torch = pytest.importorskip("torch")
     x = torch.tensor([[1 + 2j, 3 + 5j]]).conj().imag
     assert x.is_neg()
     assert torch.equal(qkv.softmax(x), qkv.softmax(x.resolve_neg()))
 
 
-def test_a_class_derived_from_a_tensor_is_one():
+def test_a_subclass_of_tensors_is_accepted():
     torch = pytest.importorskip("torch")
 
     class Mine(torch.Tensor):
@@ -97,7 +97,7 @@ def test_a_class_derived_from_a_tensor_is_one():
     assert torch.equal(qkv.softmax(x), qkv.softmax(torch.Tensor(x)))
 
 
-def test_who_wants_gradients_is_sent_to_autograd():
+def test_tensors_that_require_gradients_are_referred_to_qkv_torch():
     torch = pytest.importorskip("torch")
     with pytest.raises(TypeError, match="; under autograd call qkv.torch.attention$"):
         qkv.softmax(torch.ones(2, requires_grad=True))
@@ -152,7 +152,7 @@ print(out.tolist(), lse.tolist(), hidden.tolist())
 
 @needs_torch
 def test_a_pytorch_without_exchange_functions():
-    # An older PyTorch, whose DLPack has no bool either, gives equal results.
+    # An older PyTorch, whose DLPack does not support bool either, gives equal results.
     if not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
         pytest.skip("this PyTorch has no exchange functions of DLPack: it is the older one")
     x = torch.arange(12.0).reshape(1, 2, 6)

@@ -60,7 +60,7 @@ def counts(arrays: list[Any]) -> list[int]:
 def attempt(function: Any, *positional: Any, **arguments: Any) -> Any:
     """The call's result or error, one of ERRORS; neither may keep an argument alive.
 
-    A named tuple becomes a plain one, since it keeps the call's masks, to show them in pictures.
+    Named tuples keep the call's masks alive, for pictures, so they are returned as plain tuples.
     """
     arrays = [leaf for value in [*positional, *arguments.values()] for leaf in leaves(value)]
     before = counts(arrays)
@@ -108,7 +108,7 @@ def test_nearly_right_calls(name, data):
 @pytest.mark.parametrize("name", FUNCTIONS)
 @random_settings
 @given(data=st.data())
-def test_calls_of_anything(name, data):
+def test_calls_with_arbitrary_arguments(name, data):
     parameters = inspect.signature(getattr(qkv, name)).parameters
     arguments = {}
     for parameter in parameters.values():
@@ -149,12 +149,12 @@ def test_failing_calls_leak_nothing():
     """After warming up, 3,000 failing calls of each kind add less than 4 MiB to memory in use."""
     q = np.ones((2, 3, 4), np.float32)
     k = np.ones((2, 5, 4), np.float32)
-    odd = strange.Exporter((2, 5, 4), dtype=(strange.COMPLEX, 64, 1))
+    exporter = strange.Exporter((2, 5, 4), dtype=(strange.COMPLEX, 64, 1))
     calls = [
         lambda: qkv.attention(q, k, np.ones((2, 6, 4), np.float32)),
         lambda: qkv.attention(q, k, k, score="additive", params={"Wq": k, "x": q}),
         lambda: qkv.attention(q, k, k, mask=np.ones((3, 5), np.float32)),
-        lambda: qkv.attention(q, odd, k),
+        lambda: qkv.attention(q, exporter, k),
         lambda: qkv.attention_backward(q, q, k, k, q, q),
         lambda: qkv.masked_softmax(q, np.array([9, 9])),
     ]
@@ -164,12 +164,12 @@ def test_failing_calls_leak_nothing():
             for call in calls:
                 with pytest.raises((ValueError, TypeError)):
                     call()
-            odd.alive.clear()
+            exporter.alive.clear()
         return resident_bytes()
 
     before = repeat(300)
     assert repeat(3000) - before < 2**22
-    assert odd.deleted == odd.exported > 0
+    assert exporter.deleted == exporter.exported > 0
 
 
 @random_calls.needs_torch

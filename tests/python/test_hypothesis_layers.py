@@ -58,7 +58,7 @@ def test_every_public_name_is_tried():
         assert getattr(qkv, name) is getattr(qkv, other)
 
 
-# ---- right calls ---------------------------------------------------------------------------------
+# ---- valid calls ---------------------------------------------------------------------------------
 
 
 @dataclass
@@ -182,7 +182,7 @@ def accepts(layer: Any, keyword: str) -> bool:
     return keyword in inspect.signature(layer.forward).parameters
 
 
-# ---- wrong calls ---------------------------------------------------------------------------------
+# ---- arbitrary calls -----------------------------------------------------------------------------
 
 
 def too_much_memory(value: Any) -> bool:
@@ -281,12 +281,12 @@ def some_state(data: Any, layer: Any) -> dict[Any, Any]:
 
 
 def is_harmless(path: Any) -> bool:
-    """Whether path is no file descriptor of this process and no file outside the test's folder."""
+    """Whether path cannot name a file descriptor, or a file outside the test's folder."""
     return not isinstance(path, (int, str, bytes, bytearray, memoryview, np.integer, np.ndarray))
 
 
 def run_method(function: Any, arguments: dict[str, Any]) -> Any:
-    """Calls as attempt() does, but a layer may keep its inputs, and files may be missing."""
+    """The call's result, or None after an allowed error; arguments may stay alive in the layer."""
     try:
         return function(**arguments)
     except (*ERRORS, OSError) as error:

@@ -43,7 +43,7 @@ def test_every_public_name_is_tried():
 
 
 def wanting_gradients(data: Any, value: Any) -> Any:
-    """The tensors of reals in value as leaves, which may require gradients."""
+    """The value with its floating-point tensors detached; some of them require gradients."""
     if isinstance(value, dict):
         return {name: wanting_gradients(data, part) for name, part in value.items()}
     if not isinstance(value, torch.Tensor) or not value.dtype.is_floating_point:
@@ -87,7 +87,7 @@ def test_nearly_right_calls(data):
         differentiate(result)
 
 
-def test_wrong_kinds():
+def test_arguments_of_wrong_types():
     """Calls that the random tests of this file have found."""
     q = torch.ones(2, 3, requires_grad=True)
     params = torch.ones(3, 3, requires_grad=True)

@@ -33,7 +33,7 @@ def test_random_calls(block: int) -> None:
     assert not wrong, "\n" + "\n".join(wrong)
 
 
-# {feature: at least this many of the first thousand cases have it}.
+# {feature: how many of the first thousand cases must have it}.
 AT_LEAST = {
     **{f"score {name}": 80 for name in ("dot", "scaled_dot", "cosine", "bilinear", "additive")},
     **{f"dtype {name}": 100 for name in ("float64", "float32", "bfloat16", "float16")},

@@ -25,7 +25,7 @@ def leaf(x: Any, wanted: bool) -> Any:
 
 
 def through_autograd(case: Any, given: dict[str, Any], flow: dict[str, Any]) -> dict[str, Any]:
-    """Gradients, by the oracle's names, of about three quarters of the arrays."""
+    """Gradients by the oracle's names, of q and about three quarters of the other arrays."""
     rng = np.random.default_rng([9, case.seed])
     options = dict(given)
     params = options.pop("params", {})
@@ -66,26 +66,26 @@ def test_autograd_gives_the_bits_of_attention_backward(block: int) -> None:
 
 
 @pytest.mark.parametrize("block", range(10))
-def test_the_drop_in_is_torchs_function(block: int) -> None:
+def test_scaled_dot_product_attention_equals_torchs(block: int) -> None:
     wrong = []
     for seed in some(range(block * 10, block * 10 + 10)):
         rng = np.random.default_rng([11, seed])
-        heads, shared = ((4, 2), (3, 1), (3, 3), (1, 1))[seed % 4]
+        heads, key_heads = ((4, 2), (3, 1), (3, 3), (1, 1))[seed % 4]
         tq, tk, d, e = (int(n) for n in rng.integers(1, 20, 4))
         dtype = (torch.float64, torch.float32)[seed // 4 % 2]
         lead = (int(rng.integers(1, 4)),)
-        shapes = ((*lead, heads, tq, d), (*lead, shared, tk, d), (*lead, shared, tk, e))
+        shapes = ((*lead, heads, tq, d), (*lead, key_heads, tk, d), (*lead, key_heads, tk, e))
         arrays = [
             torch.from_numpy(rng.standard_normal(shape)).to(dtype).requires_grad_(True)
             for shape in shapes
         ]
-        options: dict[str, Any] = {"enable_gqa": heads != shared}
-        mask = seed % 3
-        if mask == 0:
+        options: dict[str, Any] = {"enable_gqa": heads != key_heads}
+        mask_kind = seed % 3
+        if mask_kind == 0:
             keep = torch.from_numpy(rng.random((tq, tk)) < 0.7)
             keep[:, 0] = True
             options["attn_mask"] = keep
-        elif mask == 1:
+        elif mask_kind == 1:
             options["attn_mask"] = torch.from_numpy(rng.standard_normal((heads, tq, tk))).to(dtype)
         else:
             options["is_causal"] = True

@@ -21,15 +21,15 @@ if torch is not None:
 
 pytestmark = needs_torch
 ODD = (np.nan, np.inf, -np.inf)
-# The results compared here. Raw and capped scores are not, as they have values of masked pairs.
+# The results that masked elements do not affect. They do affect raw and capped scores.
 STAYS = ("out", "weights", "dropped", "masked", "lse", "row_max", "column_sums", "entropy",
          "value_sums", "pooled")  # fmt: skip
 
 
 def uses(call: Call, name: str, mark: Any) -> Any:
-    """The number of marked places in the problems at which each element of an argument is used.
+    """Counts, for each element of the argument `name`, its marked copies in the problems' arrays.
 
-    `mark(p, x)` sums x over the marked places of one problem, where x is p.q, p.k, p.v or p.bias.
+    `mark(p, x)` sums x over the marked elements of the problem p; x is p.q, p.k, p.v or p.bias.
     """
     tracked = call.map(lambda n, x: x.clone().requires_grad_(True) if n == name else x)
     total = torch.zeros(())
@@ -69,8 +69,8 @@ def poisoned(case: Case) -> Case:
     for name in ("q", "k", "v", "bias"):
         x = getattr(case.call, name)
         if x is not None:
-            odd = torch.from_numpy(rng.choice(ODD, size=tuple(x.shape)))
-            new[name] = torch.where(seen(case, name), x, odd)
+            poison = torch.from_numpy(rng.choice(ODD, size=tuple(x.shape)))
+            new[name] = torch.where(seen(case, name), x, poison)
     return replace(case, call=replace(case.call, **new))
 
 
@@ -95,7 +95,7 @@ def results_of(case: Case) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 @pytest.mark.parametrize("block", range(25))
-def test_what_stands_behind_masks_changes_no_bit(block: int) -> None:
+def test_masked_elements_change_no_bit(block: int) -> None:
     wrong = []
     for seed in some(range(10_000 + block * 10, 10_000 + (block + 1) * 10)):
         case = make_case(seed)
@@ -107,7 +107,7 @@ def test_what_stands_behind_masks_changes_no_bit(block: int) -> None:
 
 
 def nan_rows(case: Case, name: str, place: int) -> tuple[Case, list[Any]]:
-    """The case with NaN in one element of q or k, and the rows that become NaN, bool [B,H,Tq]."""
+    """The case with NaN at flat index `place` of q or k; for each problem, which rows are NaN."""
     x = getattr(case.call, name).clone()
     marker = torch.zeros_like(x)
     x.view(-1)[place], marker.view(-1)[place] = np.nan, 1.0
@@ -142,9 +142,9 @@ def test_a_live_nan_makes_its_rows_nan_and_no_other(name: str, block: int) -> No
 
 @pytest.mark.parametrize("block", range(8))
 def test_a_live_value_of_nan_stays_in_its_channel(block: int) -> None:
-    """A dropped weight keeps the NaN, as 0 * NaN is NaN.
+    """NaN enters out also through a dropped weight, as 0 * NaN is NaN.
 
-    Its key's value sum is NaN, too. Weights and dv do not depend on v.
+    The key's value sum is NaN, too. Weights and dv do not depend on v.
     """
     wrong = []
     for seed in some(range(40_000 + block * 10, 40_000 + (block + 1) * 10)):
@@ -198,7 +198,7 @@ def _spread(case: Case, clean: dict[str, Any], bad: Case, rows: list[Any]) -> li
 
 
 def _spread_of_gradients(case: Case, gradients: dict[str, Any], rows: list[Any]) -> list[str]:
-    """Complaints unless dq is NaN in just the NaN rows, dk and dv at just their unmasked keys."""
+    """Complaints unless dq is NaN exactly in NaN rows; dk, dv exactly at their unmasked keys."""
     wrong = []
     for name in ("q", "k", "v"):
         expected = _expected_nan(case, name, rows)
@@ -314,8 +314,7 @@ def test_empty_arrays(sizes: tuple[int, ...], score: str, kind: str) -> None:
         assert tuple(x.shape) == tuple(source.shape) and not as_float64(x).any()
 
 
-def test_evaluate_knows_every_leaf_of_a_call() -> None:
-    """The oracle has the arrays and results of a call by the package's names."""
+def test_the_oracle_names_arrays_and_results_as_the_package_does() -> None:
     case = make_case(4)
     assert set(leaves(case.call)) >= {"q", "k", "v"}
     assert {*evaluate(case.call), "pooled"} >= {*STAYS, "raw", "capped"}

@@ -43,7 +43,7 @@ class Draw:
         return styled(exact.numpy().astype(ARRAYS[self.dtype]), style), exact
 
     def complain(self, name: str, got: Any, want: Any, size: float) -> list[str]:
-        """Complaints about kind, dtype, shape, numbers; sums are float32, results rounded once."""
+        """Complaints about type, dtype, shape, numbers of `got`; tolerance grows with `size`."""
         kind = torch.Tensor if self.torch else np.ndarray
         dtype = getattr(torch, self.dtype) if self.torch else ARRAYS[self.dtype]
         if type(got) is not kind or got.dtype != dtype:
@@ -113,12 +113,12 @@ def test_batch_dot(block: int) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_odd_rows_and_empty_arrays() -> None:
+def test_rows_with_nan_or_infinity_and_empty_arrays() -> None:
     x = np.array([[-np.inf, -np.inf], [np.nan, 0], [np.inf, 0], [-np.inf, 1]])
     want = [[0, 0], [np.nan, np.nan], [np.nan, np.nan], [0, 1]]
     assert worst(qkv.softmax(x), want) == 0
-    behind = np.array([[1.0, np.nan], [np.inf, 0]])
-    assert worst(qkv.masked_softmax(behind, np.array([1, 0])), [[1, 0], [0, 0]]) == 0
+    masked = np.array([[1.0, np.nan], [np.inf, 0]])
+    assert worst(qkv.masked_softmax(masked, np.array([1, 0])), [[1, 0], [0, 0]]) == 0
     for shape in ((0,), (3, 0), (0, 3)):
         assert qkv.softmax(np.zeros(shape)).shape == shape
     assert not qkv.batch_dot(np.zeros((2, 3, 0)), np.zeros((2, 0, 4))).any()

@@ -17,7 +17,7 @@ def draw(*shape):
     return RANDOM.standard_normal(shape, dtype=np.float32)
 
 
-def test_equals_keys_in_one_piece():
+def test_attention_equals_that_of_contiguous_keys():
     cache = qkv.KvCache(B, G, D, E, page=16)
     k, v, q = draw(B, G, 40, D), draw(B, G, 40, E), draw(B, H, 2, D)
     cache.append(k[:, :, :33], v[:, :, :33])
@@ -33,7 +33,7 @@ def test_equals_keys_in_one_piece():
     assert cache.nbytes >= 6 * 16 * G * (D + E) * 4
 
 
-def test_guesses_beams_and_windows():
+def test_truncate_reorder_and_windows():
     cache = qkv.KvCache(B, G, D, page=16, window=20, queries=1)
     k, q = draw(B, G, 100, D), draw(B, H, 1, D)
     cache.append(k, k)
@@ -54,7 +54,7 @@ def test_guesses_beams_and_windows():
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16", "q8"])
 @pytest.mark.parametrize("window", [0, 20])
-def test_a_step_of_one_entry(dtype, window):
+def test_attention_of_one_entry(dtype, window):
     cache = qkv.KvCache(B, G, 32, 64, page=16, dtype=dtype, window=window, queries=2)
     k, v = draw(B, G, 100, 32), draw(B, G, 100, 64)
     cache.append(k, v)
@@ -156,7 +156,7 @@ def test_errors(call, kind, text):
 
 
 def beams(dtype="float32", window=0):
-    """A cache with entries that share a page and have one page of their own each."""
+    """A cache whose entries share one page; each entry has another page for itself."""
     cache = qkv.KvCache(B, G, D, E, dtype=dtype, page=16, window=window, queries=1)
     cache.append(draw(B, G, 20, D), draw(B, G, 20, E))
     cache.reorder([1, 1])
@@ -166,7 +166,7 @@ def beams(dtype="float32", window=0):
 
 @pytest.mark.parametrize("window", [0, 20])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
-def test_goes_on_from_a_file(dtype, window, tmp_path):
+def test_a_loaded_cache_continues_as_the_saved_one(dtype, window, tmp_path):
     cache = beams(dtype, window)
     cache.save(tmp_path / "cache")
     others = [qkv.KvCache.from_file(tmp_path / "cache"), qkv.KvCache(**cache.sizes)]
@@ -223,7 +223,7 @@ def q8_cache(**sizes):
     return qkv.KvCache(B, G, 64, 32, dtype="q8", page=16, **sizes)
 
 
-def test_q8_is_quantize_q8_on_the_way_in():
+def test_appending_to_q8_quantizes_as_quantize_q8():
     numbers, blocks = q8_cache(), q8_cache()
     k, v = draw(B, G, 40, 64), draw(B, G, 40, 32)
     k8, v8 = qkv.quantize_q8(k), qkv.quantize_q8(v)
@@ -248,7 +248,7 @@ def test_q8_is_quantize_q8_on_the_way_in():
             context_lens=numbers.context_lens, causal=True,
         )  # fmt: skip
         assert paged.tobytes() == want.tobytes()
-    # 6 pages of 16 tokens have 3 blocks of 34 bytes for each key head; the rest is room to grow.
+    # 6 pages of 16 tokens with 3 blocks of 34 bytes per key head; factor 2 is room to grow.
     assert numbers.nbytes < 2 * 6 * 16 * G * 3 * 34 + 4096 * 2
 
 
@@ -370,7 +370,7 @@ def test_pages_in_use_do_not_move(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16", "q8"])
-def test_pages_are_read_only_even_without_any(dtype):
+def test_pages_are_read_only_even_if_there_are_none(dtype):
     if dtype == "bfloat16":
         pytest.importorskip("ml_dtypes")
     cache = qkv.KvCache(1, G, 32, page=16, dtype=dtype)
@@ -396,7 +396,7 @@ def test_bfloat16_pages():
 # ---- draft tokens and windows -------------------------------------------------------------------
 
 
-def test_with_a_window_so_many_guesses_may_be_rejected():
+def test_with_a_window_all_draft_tokens_may_be_rejected():
     cache = qkv.KvCache(1, G, D, page=16, window=20, queries=5)
     k, q = draw(1, G, 200, D), draw(1, H, 1, D)
     cache.append(k[:, :, :64], k[:, :, :64])  # fills pages, to keep the fewest keys
@@ -428,7 +428,7 @@ def test_append_runs_without_the_gil():
     k, one = draw(1, 1, 64, 64), draw(1, 1, 1, 64)
     calls = {"append": lambda: cache.append(one, one), "lengths": lambda: cache.lengths}
     count, refused = 1, set()
-    # The other thread appends ever more keys, until each call here has been refused meanwhile.
+    # The other thread appends ever more keys, until it was busy during a call of each kind.
     while len(refused) < len(calls):
         many = np.broadcast_to(k.astype(np.float64), (1, 1, 64, 64)).repeat(64 * count, 2)
         thread = threading.Thread(target=cache.append, args=(many, many))

@@ -45,7 +45,7 @@ def state(cache):
 @pytest.mark.parametrize("copied", COPIES)
 @pytest.mark.parametrize("window", [0, 40])
 @pytest.mark.parametrize("dtype", TYPES)
-def test_copies_are_equal_and_apart(dtype, window, copied):
+def test_copies_are_equal_and_independent(dtype, window, copied):
     cache = filled(dtype, window)
     other, twin = copied(cache), copied(cache)
     before = state(cache)

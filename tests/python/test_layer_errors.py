@@ -134,7 +134,7 @@ def test_layers_with_widths_name_them(arrays, dtype, kind, text):
         assert str(caught.value) == f"{type(layer).__name__}.forward: {text}"
 
 
-def test_self_attention_says_x():
+def test_self_attention_names_its_argument_x():
     layer = qkv.SelfAttention(4)
     for wrong in (None, "x", X[..., :3], X.astype(float), X[0, 0], X.astype(int)):
         with pytest.raises((ValueError, TypeError), match="^SelfAttention.forward: x must "):

@@ -36,7 +36,7 @@ def test_what_is_saved_is_loaded(name, kind, tmp_path):
     assert os.listdir(tmp_path) == ["layer.safetensors"]
 
 
-def test_names_of_files_are_bytes(tmp_path, monkeypatch):
+def test_file_names_may_be_any_bytes(tmp_path, monkeypatch):
     layer = qkv.SelfAttention(2)
     strange = os.fsdecode(os.fsencode(tmp_path) + b"/\xff\xfe.safetensors")
     layer.save(strange)

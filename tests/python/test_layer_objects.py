@@ -70,7 +70,7 @@ def test_the_constructor_draws_from_seed_0():
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
 @pytest.mark.parametrize("name", CASES)
-def test_copies_are_equal_and_apart(name, copied):
+def test_copies_are_equal_and_independent(name, copied):
     case = CASES[name]
     layer = case.make() if name == "self" else case.make(dropout=0.5)
     arrays = case.arrays(1)
@@ -169,7 +169,7 @@ def test_backward_needs_a_forward_pass_that_succeeded(name):
         layer.backward(np.ones_like(out))
     layer.forward(*arrays)
     layer.backward(np.ones_like(out))
-    layer.backward(np.ones_like(out))  # a pass can be undone any number of times
+    layer.backward(np.ones_like(out))  # works any number of times
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_backward_needs_a_forward_pass_that_succeeded(name):
     ids="-".join,
 )
 @pytest.mark.parametrize("name", CASES)
-def test_a_forward_pass_that_failed_leaves_nothing_to_undo(name, wrong):
+def test_a_forward_pass_that_failed_leaves_no_pass_for_backward(name, wrong):
     case = CASES[name]
     layer, arrays = case.make(), case.arrays(1)
     dout = np.ones_like(layer.forward(*arrays))
@@ -210,7 +210,7 @@ def test_a_forward_pass_that_failed_leaves_nothing_to_undo(name, wrong):
     layer.backward(dout)
 
 
-def test_a_forward_pass_whose_result_cannot_be_made_leaves_nothing_to_undo():
+def test_a_forward_pass_without_a_result_leaves_no_pass_for_backward():
     case = CASES["split"]
     layer, other, arrays = case.make(dropout=0.5), case.make(dropout=0.5), case.arrays(1)
     first = layer.forward(*arrays, train=True, seed=3)
@@ -261,7 +261,7 @@ class Namespace:
 
 
 class Unmakeable(Foreign):
-    """An array of a package that fails to make the result."""
+    """An array of a package whose from_dlpack fails, so that results cannot be returned."""
 
     def __array_namespace__(self):
         return FailingNamespace
@@ -274,7 +274,7 @@ class FailingNamespace:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_results_are_of_the_kind_given(name):
+def test_results_have_the_array_type_of_the_inputs(name):
     case = CASES[name]
     layer, arrays = case.make(), case.arrays(1)
     out = layer.forward(*arrays)
@@ -333,7 +333,7 @@ def test_threads_may_share_a_layer(name):
                 if not np.array_equal(out, want[number]):
                     wrong.append(number)
                 layer.forward(*inputs[number], train=True, seed=turn)
-                layer.backward(np.ones_like(out))  # uses some thread's pass, which exists
+                layer.backward(np.ones_like(out))  # of the last pass of any thread
         except Exception as error:  # a thread would discard the error
             wrong.append(error)
 
@@ -381,7 +381,7 @@ def test_backward_in_the_middle_of_another_threads_forward(name):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_inputs_go_when_two_passes_have_followed(name):
+def test_inputs_are_released_after_the_next_pass(name):
     case = CASES[name]
     layer, arrays = case.make(), case.arrays(1)
     layer.forward(*arrays)

@@ -69,7 +69,7 @@ def test_leading_axes_broadcast():
     np.testing.assert_array_equal(layer.forward(q, k[1, 2], v[1]), want)
 
 
-def test_extras_are_those_of_attention():
+def test_requested_results_agree_with_each_other():
     layer = CASES["split"].make()
     arrays = CASES["split"].arrays(7)
     out, weights, scores, lse, row_max, sums, top = layer.forward(
@@ -127,7 +127,7 @@ def test_gradients_are_differences(name, train):
     for parameter, value in layer.parameters().items():
         want = differences(loss, value)
         np.testing.assert_allclose(parameters[parameter], want, rtol=0, atol=2e-8)
-        # The softmax cancels the bias of the keys.
+        # The gradient of the keys' bias is 0: the softmax cancels this bias.
         assert np.abs(want).max() > 1e-6 or parameter == "fc_k.bias"
 
 
@@ -152,13 +152,13 @@ def test_dropout_is_drawn_from_seed_and_step(name):
     def dropped(layer, **options):
         return layer.forward(*arrays, **options, return_weights="dropped")[1]
 
-    kept = layer.forward(*arrays, return_weights=True)[1]
+    undropped = layer.forward(*arrays, return_weights=True)[1]
     first, second = dropped(layer, train=True, seed=7), dropped(layer, train=True)
     assert 0.3 < np.mean(first == 0) < 0.7
-    np.testing.assert_allclose(first, np.where(first == 0, 0, 2 * kept), rtol=1e-14)
+    np.testing.assert_allclose(first, np.where(first == 0, 0, 2 * undropped), rtol=1e-14)
     assert np.any(first != second)
-    np.testing.assert_array_equal(dropped(layer), kept)  # evaluation does not advance the step
-    np.testing.assert_array_equal(dropped(layer, seed=3), kept)  # evaluation ignores the seed
+    np.testing.assert_array_equal(dropped(layer), undropped)  # evaluation does not advance the step
+    np.testing.assert_array_equal(dropped(layer, seed=3), undropped)  # evaluation ignores the seed
     third = dropped(layer, train=True)
 
     again = case.make(dropout=0.5)
@@ -182,7 +182,7 @@ def test_the_first_training_pass_needs_a_seed(name):
     case.make(dropout=0.0).forward(*arrays, train=True)  # without dropout no seed is needed
 
 
-def test_dropout_is_that_of_the_form_unless_given():
+def test_the_default_dropout_depends_on_the_form():
     assert CASES["split"].make().config["dropout"] == 0.1
     assert CASES["wide"].make().config["dropout"] == 0
     assert CASES["wide"].make(dropout=0.4).config["dropout"] == 0.4
@@ -190,7 +190,7 @@ def test_dropout_is_that_of_the_form_unless_given():
 
 @pytest.mark.parametrize("train", [False, True])
 @pytest.mark.parametrize("name", CASES)
-def test_absent_gradients_of_results_are_zero(name, train):
+def test_absent_gradients_of_results_count_as_zero(name, train):
     case = CASES[name]
     layer = case.make() if name == "self" else case.make(dropout=0.3)
     options = {"key_lengths": [4, 5], "return_weights": True, "return_lse": True}

@@ -75,8 +75,8 @@ OURS = {
 def test_every_option_of_multihead_attention(name, mask, averaged):
     options = MHA_OPTIONS[name]
     theirs = drawn(nn.MultiheadAttention(6, 3, batch_first=True, **options))
-    mine = {OURS[option]: value for option, value in options.items()}
-    layer = qkv.MultiHeadAttention(6, 3, dtype="float64", **mine)
+    own_options = {OURS[option]: value for option, value in options.items()}
+    layer = qkv.MultiHeadAttention(6, 3, dtype="float64", **own_options)
     layer.load_torch(theirs.state_dict())
     widths = (6, options.get("kdim", 6), options.get("vdim", 6))
     shapes = zip((4, 5, 5), widths)
@@ -100,8 +100,8 @@ def test_every_option_of_multihead_attention(name, mask, averaged):
     assert (want_weights.shape[-1] - got.weights.shape[-1]) == ("add_zero_attn" in options)
 
     dout, dweights = draw(*want.shape, seed=5), draw(*got.weights.shape, seed=6)
-    kept = want_weights[..., : got.weights.shape[-1]]
-    (want * dout).sum().add((kept * dweights).sum()).backward()
+    without_zeros = want_weights[..., : got.weights.shape[-1]]
+    (want * dout).sum().add((without_zeros * dweights).sum()).backward()
     gradients = layer.backward(dout, dweights=dweights)
     for x, gradient in zip((q, k, v), gradients):
         assert_same(gradient, x.grad, 1e-12)
@@ -119,7 +119,7 @@ def test_every_option_of_multihead_attention(name, mask, averaged):
 
 
 class D2L(nn.Module):
-    """Four Linear with the names of "Dive into Deep Learning" (section 11.5)."""
+    """Four nn.Linear with the names of "Dive into Deep Learning" (section 11.5)."""
 
     def __init__(self, width, bias):
         super().__init__()
@@ -194,7 +194,7 @@ def test_state_dicts_go_both_ways(layer, module):
         np.testing.assert_array_equal(array, before[name])
 
 
-def test_names_that_there_are_not():
+def test_unknown_names_for_to_torch_are_refused():
     with pytest.raises(ValueError, match='names must be "own", "d2l" for this layer, got .torch.'):
         qkv.MultiHeadAttention(4, 2, key_heads=1).to_torch()
     with pytest.raises(ValueError, match='"own" for this layer, got .d2l.'):
@@ -217,7 +217,7 @@ def test_biases_are_neither_lost_nor_made_up(bias):
         np.testing.assert_array_equal(array, before[name])
 
 
-def test_gradients_have_the_names_of_what_they_are_of():
+def test_gradients_have_the_names_of_their_parameters():
     theirs = drawn(nn.MultiheadAttention(4, 2, batch_first=True))
     layer = qkv.MultiHeadAttention(4, 2, dtype="float64")
     layer.load_torch(theirs.state_dict())
@@ -272,7 +272,7 @@ def test_keys_of_another_width_are_refused():
 
 
 class SplitHeads(nn.Module):
-    """Multi-head attention with four Linear, whose channels have the heads side by side."""
+    """Multi-head attention with four nn.Linear, whose channels hold the heads side by side."""
 
     def __init__(self, width, heads):
         super().__init__()
@@ -331,7 +331,7 @@ def test_self_attention():
 
 
 class Perceptron(nn.Module):
-    """Scores v^T tanh(W_k k + W_q q), or with the two Linear exchanged."""
+    """Additive attention, scores v^T tanh(W_k k + W_q q); if swapped, v^T tanh(W_q k + W_k q)."""
 
     def __init__(self, query_width, key_width, units, swapped):
         super().__init__()
@@ -363,7 +363,7 @@ def test_additive(widths, swapped):
             layer.load_torch(theirs.state_dict(), swapped=not swapped)
 
 
-def test_swapping_with_ones_own_parameters():
+def test_a_layer_may_load_its_own_parameters_swapped():
     layer = qkv.AdditiveAttention(3, 3, 2)
     q, k = (layer.parameters()[name].copy() for name in ("W_q", "W_k"))
     layer.load_torch(layer.parameters(), swapped=True)
@@ -392,7 +392,7 @@ def test_bilinear():
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_layers_own_names_will_do(name):
+def test_a_layers_own_names_are_accepted(name):
     layer, other = CASES[name].make(), CASES[name].make()
     other.initialise(8)
     layer.load_torch(other.parameters())
@@ -404,7 +404,7 @@ def test_a_layers_own_names_will_do(name):
 def test_values_are_converted(dtype):
     layer = qkv.BilinearAttention(2, 3)
     value = draw(2, 3).to(dtype).T.contiguous().T
-    layer.load_torch({"W": nn.Parameter(value)})  # a tensor with gradients, not contiguous
+    layer.load_torch({"W": nn.Parameter(value)})  # requires a gradient; not contiguous
     np.testing.assert_array_equal(layer.parameters()["W"], value.float().numpy())
     if dtype != torch.bfloat16:
         layer.load_torch({"W": value.numpy()})

@@ -274,7 +274,7 @@ def additive_arrays(dtype: str) -> dict[str, Any]:
 
 
 def additive_judge(with_b: bool, lengths: Any) -> Callable[[Any], dict[str, Any]]:
-    """Returns judge(dtype) for softmax(v^T tanh(W_q q + W_k k + b)) v, by an array [B,Tq,Tk,U]."""
+    """Returns judge(dtype) for softmax(v^T tanh(W_q q + W_k k + b)) v, via an array [B,Tq,Tk,U]."""
 
     def run(dtype: Any) -> dict[str, Any]:
         x = {n: a.to(dtype).requires_grad_(True) for n, a in additive_arrays("float64").items()}

@@ -107,9 +107,9 @@ def test_cross_entropy_is_its_formula():
     np.testing.assert_allclose(losses, -0.8 * of_targets - 0.2 * rows.mean(1), rtol=1e-14)
     labels = 0.8 * np.eye(5)[targets] + 0.2 / 5
     np.testing.assert_allclose(loss.backward(1), np.exp(rows) - labels, rtol=1e-13, atol=1e-15)
-    slopes = RNG.normal(size=3)
-    want = slopes[:, None] * (np.exp(rows) - labels)
-    np.testing.assert_allclose(loss.backward(slopes), want, rtol=1e-13, atol=1e-15)
+    dlosses = RNG.normal(size=3)
+    want = dlosses[:, None] * (np.exp(rows) - labels)
+    np.testing.assert_allclose(loss.backward(dlosses), want, rtol=1e-13, atol=1e-15)
     np.testing.assert_array_equal(loss.forward(logits, [4, 0, 2]), losses)  # targets may be a list
 
 
@@ -118,7 +118,7 @@ def test_cross_entropy_is_its_formula():
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
 @pytest.mark.parametrize("name", LAYERS)
-def test_copies_are_equal_and_apart(name, copied):
+def test_copies_are_equal_and_independent(name, copied):
     layer = LAYERS[name]()
     for array in layer.parameters().values():
         array += 0.25
@@ -187,14 +187,14 @@ def test_threads_may_share_a_layer(name):
 
 
 def unaligned(array):
-    """A misaligned copy, of which the layer makes a copy because no view can describe it."""
+    """A copy at a misaligned address, which layers must copy because no view can describe it."""
     memory = np.zeros(array.nbytes + 1, np.uint8)
     memory[1:] = np.frombuffer(array.tobytes(), np.uint8)
     return memory[1:].view(array.dtype).reshape(array.shape)
 
 
 @pytest.mark.parametrize("copied", [np.copy, unaligned])
-def test_what_is_kept_lives_as_long_as_it_is_needed(copied):
+def test_inputs_that_backward_needs_are_kept_alive(copied):
     layer, loss = LAYERS["Linear"](), qkv.CrossEntropy()
     x = RNG.normal(size=(1000, 3))
     want = np.ones((4, 1000)) @ x
@@ -298,7 +298,7 @@ FORWARD_ERRORS = [
 
 
 @pytest.mark.parametrize(("name", "arguments", "kind", "text"), FORWARD_ERRORS)
-def test_forward_names_the_argument_and_leaves_nothing_to_undo(name, arguments, kind, text):
+def test_forward_names_the_argument_and_leaves_no_pass_for_backward(name, arguments, kind, text):
     layer = LAYERS[name]()
     layer.forward(INPUTS[name])
     with pytest.raises(kind, match=rf"^{name}\.forward: {text}"):
@@ -317,7 +317,7 @@ def test_backward_names_the_argument(name):
         layer.backward(out[:1])
     with pytest.raises(TypeError, match=rf"^{name}\.backward: dout must be float64"):
         layer.backward(out.astype(np.float32))
-    layer.backward(out)  # the pass still exists
+    layer.backward(out)  # errors have not discarded the pass
     with pytest.raises(ValueError, match="threads"):
         layer.backward(out, threads=-1)
 

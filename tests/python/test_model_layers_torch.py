@@ -24,7 +24,7 @@ def draw(dtype, *shape, seed=0):
 
 
 def pair(theirs, ours, dtype, **options):
-    """A module whose parameters are nowhere zero, and the qkv layer with these parameters."""
+    """The module `theirs` with drawn parameters, and a layer of class `ours` with the same."""
     theirs = theirs.to(dtype).eval()
     with torch.no_grad():
         for n, parameter in enumerate(theirs.parameters()):
@@ -149,16 +149,16 @@ def test_gru(directions, bias, lengths, begins, dtype):
 
 
 @pytest.mark.parametrize("which", ["out", "state"])
-def test_gru_with_one_gradient(which):
+def test_gru_with_the_gradient_of_one_result(which):
     theirs, layer = pair(
         nn.GRU(3, 4, batch_first=True), qkv.GRU, torch.float64, input_size=3, hidden_size=4
     )
     x = draw(torch.float64, 2, 5, 3).requires_grad_()
     results = dict(zip(("out", "state"), theirs(x)))
-    slope = draw(torch.float64, *results[which].shape, seed=1)
-    results[which].backward(slope)
+    gradient = draw(torch.float64, *results[which].shape, seed=1)
+    results[which].backward(gradient)
     layer.forward(x.detach())
-    gradients = layer.backward(*((slope, None) if which == "out" else (None, slope)))
+    gradients = layer.backward(*((gradient, None) if which == "out" else (None, gradient)))
     assert_close(gradients.dx, x.grad, "dx")
     assert_gradients(gradients.parameters, theirs)
 
@@ -238,7 +238,7 @@ def test_cross_entropy(classes, smoothing, integer, dtype):
     if classes > 1:
         assert_close(losses, want, "losses")
         assert_close(loss.backward(dlosses), logits.grad, "dlogits")
-    else:  # the numbers are 0, to which no tolerance can be relative
+    else:  # results are 0, so that no tolerance can be relative to them
         np.testing.assert_array_equal(losses, np.zeros(6))
         np.testing.assert_allclose(loss.backward(dlosses), np.zeros((6, 1)), atol=1e-7)
     rows = torch.log_softmax(logits, 1)[range(6), targets.long().clamp(0)]
@@ -259,7 +259,7 @@ def test_cross_entropy_of_the_mean():
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_cross_entropy_of_classes(reduction, smoothing, weighted, dtype):
+def test_cross_entropy_with_class_weights_and_reductions(reduction, smoothing, weighted, dtype):
     weight = draw(dtype, 5).abs() if weighted else None
     options = {"label_smoothing": smoothing, "ignore_index": -1, "weight": weight}
     theirs = nn.CrossEntropyLoss(**options, reduction=reduction)
@@ -280,7 +280,7 @@ def test_cross_entropy_of_classes(reduction, smoothing, weighted, dtype):
             loss.backward(draw(dtype, 7))
 
 
-def test_cross_entropy_of_nothing():
+def test_cross_entropy_of_no_rows():
     loss = qkv.CrossEntropy(ignore_index=0, reduction="mean")
     assert np.isnan(loss.forward(np.zeros((2, 3)), [0, 0]))
     assert qkv.CrossEntropy(reduction="sum").forward(np.zeros((0, 3)), np.zeros(0, int)) == 0
@@ -336,7 +336,7 @@ def test_gru_of_layers(layers, both, batch, dtype):
     assert_gradients(got.parameters, theirs)
 
 
-def test_layers_of_a_gru_start_unlike_each_other():
+def test_layers_of_a_gru_are_drawn_separately_and_errors_name_arguments():
     parameters = qkv.GRU(4, 4, num_layers=2, seed=1).parameters()
     assert np.any(parameters["weight_ih_l0"] != parameters["weight_ih_l1"])
     assert repr(qkv.GRU(4, 4, num_layers=2)).endswith("num_layers=2)")

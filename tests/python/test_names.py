@@ -66,7 +66,7 @@ def test_errors_are_one_printable_line(tmp_path):
 
 
 @pytest.mark.parametrize("value", ["\x1b[31mavx2", "avx2\n", "\x9b", NAME])
-def test_the_target_of_the_environment(value):
+def test_an_invalid_target_in_the_environment(value):
     program = (
         "import numpy, qkv\n"
         "x = numpy.ones((1, 2, 4))\n"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests the notebooks of the four documents: outputs, printed numbers, pictures of the pages."""
+"""Tests the notebooks of the four seed documents: outputs, printed numbers, pages' pictures."""
 
 import copy
 import importlib.util
@@ -58,13 +58,13 @@ def test_all_are_found():
 
 
 def test_the_function_check_is_the_same_in_all():
-    (one,) = {
+    (code,) = {
         "".join(cell["source"]).partition("import re\n")[2]
         for path in NOTEBOOKS
         for cell in cells_of(path)
         if cell["id"] == "check"
     }
-    assert "def check(" in one
+    assert "def check(" in code
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -77,13 +77,13 @@ def test_every_code_cell_was_executed_in_order(path):
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_executed_again_it_has_the_stored_outputs(path, notebooks):
+def test_executed_again_a_notebook_has_the_stored_outputs(path, notebooks):
     if not _picture.PROGRAM.is_file():
         pytest.skip("no program qkv in this build of the package")
     assert notebooks.differences(notebooks.read(path), notebooks.executed(path)) == []
 
 
-def test_reads_the_real_vectors_where_they_are(notebooks, tmp_path):
+def test_notebook_001_reads_real_vectors_if_present(notebooks, tmp_path):
     if not _picture.PROGRAM.is_file():
         pytest.skip("no program qkv in this build of the package")
     if not GLOVE.is_file():
@@ -153,7 +153,7 @@ class SeedRow(NamedTuple):
 
     @property
     def array(self) -> str:
-        """The expression without an entry's place on the first axis."""
+        """The expression without an index at its end, such as [2]."""
         return re.sub(r"\[\d+\]$", "", self.expression)
 
     def is_in(self, tokens: list[str]) -> bool:
@@ -179,7 +179,7 @@ def seed_rows(document: str) -> list[SeedRow]:
 
 
 def run_of(rows: list[SeedRow], tokens: list[str]) -> list[SeedRow]:
-    """The first rows, if their numbers one after another are the tokens, or else none."""
+    """The first rows whose numbers, row after row, are all of the tokens; none if they differ."""
     run, left = [], tokens
     for row in rows:
         here, left = left[: len(row.numbers)], left[len(row.numbers) :]
@@ -195,7 +195,7 @@ def run_of(rows: list[SeedRow], tokens: list[str]) -> list[SeedRow]:
 def test_shows_the_numbers_of_its_document(document):
     """Each line that is printed for qkv or for the document has the numbers of rows, in order.
 
-    Rows are passed over only where their array is printed in another row's place.
+    A row may be skipped only if its numbers are in lines printed for other rows of its array.
     """
     text = printed(ROOT / "examples" / "notebooks" / f"{document}.ipynb")
     rows = seed_rows(document)
@@ -208,7 +208,7 @@ def test_shows_the_numbers_of_its_document(document):
             tokens = TOKEN.findall(line)
             runs = [(start, run_of(rows[start:], tokens)) for start in range(after, len(rows))]
             start, run = next(((start, run) for start, run in runs if run), (after, []))
-            repeated = after > 0 and run_of([rows[after - 1]], tokens)  # another kind of scores
+            repeated = after > 0 and run_of([rows[after - 1]], tokens)  # the last row again
             assert run or repeated, f"{whose}: no row after line {rows[after - 1].line} has {line}"
             after = start + len(run)
             for row in run:
@@ -218,7 +218,7 @@ def test_shows_the_numbers_of_its_document(document):
             assert found, f"{whose}: line {row.line}, {row.expression}: {row.numbers}"
 
 
-def test_counts_the_rows():
+def test_each_document_has_all_rows():
     assert [len(seed_rows(document)) for document in DOCUMENTS] == [38, 15, 15, 7]
 
 

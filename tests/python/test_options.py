@@ -59,7 +59,7 @@ def test_results_have_names():
     assert layer.forward(Q, K, V, return_lse=True)._fields == ("out", "lse")
 
 
-def test_what_was_not_asked_for_says_how():
+def test_an_absent_result_says_how_to_request_it():
     results = qkv.attention(Q, K, V, return_lse=True)
     text = "these results have no 'weights', but out, lse; request it by return_weights=True"
     with pytest.raises(AttributeError, match=f"^{text}$"):
@@ -124,7 +124,7 @@ def test_gradients_of_the_weights_of_rows():
         np.testing.assert_array_equal(x, y)
 
 
-def test_rows_of_nothing_are_refused():
+def test_rows_without_a_matrix_are_refused():
     with pytest.raises(
         ValueError, match="rows names the queries of weights or scores, but neither"
     ):
@@ -230,15 +230,15 @@ def test_heads_side_by_side(heads, batch):
 
 
 def test_heads_side_by_side_of_packed_sequences():
-    third = [x.swapaxes(1, 2).reshape(-1, *x.shape[1:2], x.shape[3]) for x in (Q, K, V)]
+    arrays = [x.swapaxes(1, 2).reshape(-1, *x.shape[1:2], x.shape[3]) for x in (Q, K, V)]
     starts = {"cu_seqlens_q": [0, TQ, 2 * TQ], "cu_seqlens_k": [0, TK, 2 * TK]}
-    out, lse = qkv.attention(*third, **starts, return_lse=True)
-    flat = [x.reshape(len(x), -1) for x in third]
+    out, lse = qkv.attention(*arrays, **starts, return_lse=True)
+    flat = [x.reshape(len(x), -1) for x in arrays]
     got = qkv.attention(*flat, **starts, heads=H, return_lse=True)
     np.testing.assert_array_equal(got.out, out.reshape(len(out), -1))
     np.testing.assert_array_equal(got.lse, lse)
     dout = draw(*out.shape, seed=3)
-    d = qkv.attention_backward(dout, *third, out, lse, **starts)
+    d = qkv.attention_backward(dout, *arrays, out, lse, **starts)
     e = qkv.attention_backward(dout.reshape(got.out.shape), *flat, *got, heads=H, **starts)
     for x, y in zip(e[:3], d[:3]):
         np.testing.assert_array_equal(x, y.reshape(len(y), -1))
@@ -355,7 +355,7 @@ def test_gradients_are_added_to_others(kind):
         np.testing.assert_array_equal(np.asarray(x), 2 * y)
 
 
-def test_gradients_are_added_side_by_side():
+def test_gradients_are_added_with_heads_side_by_side():
     flat = [merged(x) for x in (Q, K, V)]
     out, lse = qkv.attention(*flat, heads=H, return_lse=True)
     first = backward(out, lse, *flat, heads=H)
@@ -366,7 +366,7 @@ def test_gradients_are_added_side_by_side():
         np.testing.assert_array_equal(x, 2 * y)
 
 
-def test_what_cannot_be_added_to():
+def test_wrong_arrays_to_add_to_are_refused():
     out, lse = saved()
     good = backward(out, lse)
 
@@ -423,7 +423,7 @@ def test_what_cannot_be_added_to():
         (lambda: qkv.GRU(2, 3, bidirect=True), r"Did you mean 'bidirectional'\?"),
     ],
 )
-def test_an_unknown_keyword_gets_the_one_that_was_meant(call, text):
+def test_errors_of_unknown_keywords_name_the_one_that_was_meant(call, text):
     with pytest.raises(TypeError, match=text):
         call()
 

@@ -172,7 +172,7 @@ def test_bilinear_and_additive_by_hand():
     assert abs(float(raw[1, 2]) - (t(2.75) - 0.5 * t(0))) < 1e-15
 
 
-# ---- the rest -----------------------------------------------------------------------------------
+# ---- empty rows, dropout, packed sequences, bounds ----------------------------------------------
 
 
 def test_empty_rows():
@@ -222,7 +222,7 @@ def test_packed_is_each_sequence_by_itself():
 
 
 def test_the_formulas_of_the_bounds_are_autograds():
-    """The backward pass of `naive`, written by hand, gives autograd's ds in float64."""
+    """The backward pass of bounds_torch.Pass, written by hand, gives autograd's ds in float64."""
     q, k, v = qkv(1, 2, 2, 4, 6)
     into = {
         "out": normal(1, 2, 4, 3, seed=6),

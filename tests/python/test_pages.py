@@ -11,7 +11,7 @@ LENGTHS = [40, 0, 600]
 
 
 def arrays(queries, dtype=np.float32):
-    """q, k and v per entry, and the keys and values in shuffled pages, NaN beyond the lengths."""
+    """q, each entry's (k, v), shuffled pages of k and of v (NaN in unused rows), block tables."""
     r = np.random.default_rng(5)
     q = r.normal(size=(B, H, queries, D)).astype(dtype)
     used = [-(-n // PAGE) for n in LENGTHS]
@@ -41,7 +41,7 @@ def arrays(queries, dtype=np.float32):
     [{}, {"causal": True, "window": (100, None), "softcap": 5.0}, {"rotary": "halves"}],
     ids=["plain", "masks", "rotary"],
 )
-def test_equal_flat_keys(queries, dtype, options):
+def test_results_equal_those_of_contiguous_keys(queries, dtype, options):
     q, flat, k, v, tables = arrays(queries, dtype)
     out, lse = qkv.attention(
         q, k, v, block_tables=tables, context_lens=LENGTHS, return_lse=True, **options
@@ -66,7 +66,7 @@ def test_scores_with_parameters():
 
 
 @pytest.mark.parametrize("given", [{"layout": "bthd"}, {"heads": 4}])
-def test_one_layout(given):
+def test_other_layouts_are_refused(given):
     q, _, k, v, tables = arrays(1)
     name = next(iter(given))
     text = rf"attention: {name} is not available with keys in pages \(block_tables\)"

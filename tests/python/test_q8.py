@@ -34,7 +34,7 @@ def test_blocks_are_those_of_ggml(dtype):
     np.testing.assert_array_equal(numbers, want.reshape(x.shape))
     largest = np.abs(x.astype(np.float32)).reshape(3, 5, 3, 32).max(-1).repeat(32, -1)
     error = np.abs(numbers - x.astype(np.float32))
-    # Half a step, largest / 254, and the rounding of the scale to float16, 2^-11.
+    # Half a step (largest / 254), plus the scale's rounding to float16 (2^-11 of largest).
     assert (error <= largest * np.float32(1 / 254 + 1 / 2048)).all()
     assert (error > largest * np.float32(0.9 / 254)).any()
 

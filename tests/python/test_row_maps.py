@@ -219,7 +219,7 @@ def test_wrong_arguments_are_named(options, text):
         qkv.attention(x, x, x, **options)
 
 
-def test_an_odd_width_cannot_turn_wholly():
+def test_an_odd_width_is_not_rotated_as_a_whole():
     x = np.ones((5, 7))
     with pytest.raises(ValueError, match="rotary_width must be even and in 2 to D = 7, got 7"):
         qkv.attention(x, x, x, rotary="halves")

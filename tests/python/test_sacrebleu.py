@@ -141,7 +141,7 @@ def test_real_sentences(seed, tmp_path):
 
 
 def test_paired_bootstrap(tmp_path):
-    """The programs draw samples by different generators, so that p differs by chance."""
+    """qkv and sacreBLEU draw samples by different generators, so that p differs by chance."""
     from sacrebleu.significance import PairedTest
 
     draw = random.Random(4)

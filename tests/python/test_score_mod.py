@@ -258,17 +258,17 @@ def test_numpys_functions_at_the_edges():
     numbers = [8388609.0, 16777215.0, -8388609.0, 2.5, 3.5, -0.5, np.nan, np.inf, -np.inf, 0.3]
     table = np.array(numbers, np.float32)
 
-    def of(f):
+    def result_of(f):
         call = qkv.attention(
             np.zeros((1, 1), np.float32), np.zeros((len(table), 1), np.float32), None,
             score_mod=lambda s, at: f(qkv.captured(table, "table")[at.j]), return_scores="masked",
         )  # fmt: skip
         return call.scores[0]
 
-    np.testing.assert_array_equal(of(np.round), np.round(table))
-    np.testing.assert_array_equal(of(lambda x: qkv.minimum(x, 1.0)), np.minimum(table, 1))
+    np.testing.assert_array_equal(result_of(np.round), np.round(table))
+    np.testing.assert_array_equal(result_of(lambda x: qkv.minimum(x, 1.0)), np.minimum(table, 1))
     both = np.logaddexp(table, table)
-    np.testing.assert_array_equal(of(lambda x: np.logaddexp(x, x))[6:9], both[6:9])
+    np.testing.assert_array_equal(result_of(lambda x: np.logaddexp(x, x))[6:9], both[6:9])
     rows = qkv.captured(np.arange(6.0).reshape(2, 3), "rows")
     # The 0 of max(0) is an axis, not a number to compare with.
     assert "0.0" not in repr(qkv.score_mod(lambda s, at: s + rows[at.h].max(0)))
@@ -468,7 +468,7 @@ def test_scores_of_layers(name):
     np.testing.assert_allclose((dx * step).sum(), quotient, rtol=1e-7, atol=1e-13)
 
 
-def test_learned_key_knows_no_functions():
+def test_functions_are_refused_with_a_learned_key():
     layer = qkv.MultiHeadAttention(8, 2, bias_kv=True)
     x = np.ones((1, 3, 8), np.float32)
     for options in (dict(score_mod=lambda s, at: s), dict(mask_mod=causal)):
@@ -479,18 +479,18 @@ def test_learned_key_knows_no_functions():
 
 @pytest.mark.parametrize("operation", [np.bitwise_and, np.bitwise_or, np.bitwise_xor])
 def test_bits_of_integers_are_numpys(operation):
-    of = np.array([0, 1, -1, 5, -8, 2**31 - 1, -(2**31), 123456789, -987654321], np.int32)
-    count = len(of)
+    integers = np.array([0, 1, -1, 5, -8, 2**31 - 1, -(2**31), 123456789, -987654321], np.int32)
+    count = len(integers)
     q, v = np.zeros((count, 1)), np.eye(count)
-    pairs = operation(of[:, None], of)
+    pairs = operation(integers[:, None], integers)
     constants = (0, 1, 7, 5, -1, -8, 0x33333333, 2**31 - 1, -(2**31), 2**30, 0x7FF0)
-    each = [(c, operation(of, np.int32(c))) for c in constants]
+    each = [(c, operation(integers, np.int32(c))) for c in constants]
 
     def is_equal(at):
-        equal = operation(of[at.i], of[at.j]) == pairs[at.i, at.j]
+        equal = operation(integers[at.i], integers[at.j]) == pairs[at.i, at.j]
         for c, wanted in each:
-            equal &= operation(of[at.i], c) == qkv.captured(wanted)[at.i]
-            equal &= operation(c, of[at.j]) == qkv.captured(wanted)[at.j]
+            equal &= operation(integers[at.i], c) == qkv.captured(wanted)[at.i]
+            equal &= operation(c, integers[at.j]) == qkv.captured(wanted)[at.j]
         return equal
 
     weights = qkv.attention(q, q, v, mask_mod=is_equal, return_weights=True).weights

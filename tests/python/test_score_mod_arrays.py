@@ -51,9 +51,9 @@ def test_functions_stay_as_they_are():
 
 
 def at_symbols():
-    kept = []
-    qkv.mask_mod(lambda at: kept.append(at) or at.i == 0)
-    return kept[0]
+    symbols = []
+    qkv.mask_mod(lambda at: symbols.append(at) or at.i == 0)
+    return symbols[0]
 
 
 def test_kinds_of_functions():
@@ -115,10 +115,10 @@ def test_later_changes_of_an_array_are_seen():
     np.testing.assert_array_equal(attended(mod), attended(alibi))
 
 
-def test_equal_parts_are_one_array():
-    kept = []
-    qkv.score_mod(lambda s, at: kept.append(SLOPE) or s)
-    assert type(kept[0]).__name__ == "CapturedArray" and kept[0].base is SLOPE
+def test_captured_arrays_may_be_indexed_in_steps():
+    captured = []
+    qkv.score_mod(lambda s, at: captured.append(SLOPE) or s)
+    assert type(captured[0]).__name__ == "CapturedArray" and captured[0].base is SLOPE
     # An element read in two steps equals the one read by all indices at once.
     first = qkv.score_mod(lambda s, at: s + TABLE[at.h][at.i] + TABLE[at.h, at.i])
     assert repr(first) == "ScoreMod(s + TABLE[h, i] + TABLE[h, i])"

@@ -31,7 +31,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "mask_mod": lambda at: (at.i + at.j) % at.Tk < 200,
     },
 }
-CUTS = (0, 4, 128, 300)  # parts of the keys; with dropout, they begin at multiples of 4
+CUTS = (0, 4, 128, 300)  # bounds of parts of the keys; with dropout, multiples of 4
 
 
 def part(x: Any, begin: int, end: int) -> Any:
@@ -39,7 +39,7 @@ def part(x: Any, begin: int, end: int) -> Any:
 
 
 def of_keys(n: int, options: dict[str, Any]) -> dict[str, Any]:
-    """The options of the n-th part of the keys: the first has the sinks."""
+    """The options of part n of the keys, from 0; only part 0 has the sinks."""
     options = dict(options) if n == 0 else {**options, "sinks": None}
     return {**options, "shard": qkv.Shard(0, T, CUTS[n], T)}
 
@@ -163,6 +163,6 @@ def test_small_weights_of_a_part_keep_nan() -> None:
     for first, second in ((0, 1), (1, 0)):
         out, _ = qkv.merge(*parts[first], *parts[second])
         np.testing.assert_array_equal(out, whole)
-    # A part without unmasked keys may hold anything.
-    none = (np.full((1, 2), np.nan, np.float32), np.float32([-np.inf]))
-    np.testing.assert_array_equal(qkv.merge(*parts[0], *none)[0], parts[0].out)
+    # An out whose lse is -inf may hold anything.
+    masked = (np.full((1, 2), np.nan, np.float32), np.float32([-np.inf]))
+    np.testing.assert_array_equal(qkv.merge(*parts[0], *masked)[0], parts[0].out)

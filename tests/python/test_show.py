@@ -90,7 +90,7 @@ def test_lists_of_numbers_are_one_map():
         ((1, 2, 1, 3, 3), None, ["layer 0, head 0", "layer 1, head 0"]),
     ],
 )
-def test_axes(shape, order, titles):
+def test_titles_name_layers_and_heads(shape, order, titles):
     shown = texts(qkv.show(weights(*shape), order=order).svg)
     assert [one for one in shown if re.match("layer|head", one)] == titles
 
@@ -150,8 +150,8 @@ LENGTHS = np.array([5, 2])
 )
 def test_masked_pairs_of_results_are_hatched(tmp_path, options):
     q, k = weights(2, 3, 4, 6), weights(2, 3, 5, 6)
-    turn = (0, 2, 1, 3) if "layout" in options else (0, 1, 2, 3)
-    call = [x.transpose(turn) for x in (q, k, k)]
+    axes = (0, 2, 1, 3) if "layout" in options else (0, 1, 2, 3)
+    call = [x.transpose(axes) for x in (q, k, k)]
     found = qkv.attention(*call, return_weights=True, return_scores="masked", **options)
     allowed = ~np.isneginf(found.scores)
     assert not allowed.all()
@@ -209,7 +209,7 @@ def test_lists_of_results_are_layers(tmp_path):
     np.testing.assert_array_equal(got.reshape(2, 6, 6), [one.weights for one in each])
 
 
-def test_numbers_are_those_of_the_call(tmp_path):
+def test_a_picture_copies_its_arrays(tmp_path):
     W, mask = weights(3, 3), np.tri(3, dtype=bool)
     before, picture = W.copy(), qkv.show(W, mask=mask)
     W[:], mask[:] = 0, False
@@ -276,7 +276,7 @@ def test_queries_and_keys_may_be_indices(tmp_path):
             qkv.show(W, **options)
 
 
-def test_a_difference(tmp_path):
+def test_the_difference_of_two_arrays(tmp_path):
     A, B = weights(2, 3, 3), weights(2, 3, 3)[::-1]
     picture = qkv.show(A, keys=TOKENS, minus=B)
     np.testing.assert_array_equal(arrays(picture, tmp_path)["difference"], A - B)
@@ -443,7 +443,7 @@ def test_energies_are_what_the_softmax_gets():
         qkv.show.steps(x, x, x, mask=bias)
 
 
-def test_steps_side_by_side_keep_their_own_names():
+def test_ids_in_the_svg_of_steps_are_unique():
     svg = qkv.show.steps(np.eye(2), np.eye(2), -np.eye(2), causal=True).svg
     names = re.findall(r' id="([^"]+)"', svg)
     assert len(names) == len(set(names)) and set(re.findall(r"url\(#([^)]+)\)", svg)) <= set(names)
@@ -507,7 +507,7 @@ def test_steps_side_by_side_keep_their_own_names():
         ({"min": float("nan")}, "min must be a number, got nan"),
     ],
 )
-def test_refused(options, message):
+def test_invalid_arguments_are_refused(options, message):
     call = {"weights": np.eye(3), **options}
     with pytest.raises((ValueError, TypeError), match=f"^show: ({message})"):
         qkv.show(**call)
@@ -527,10 +527,10 @@ def test_a_wide_row_is_a_smaller_png(tmp_path):
     row = qkv.show.row(*[one] * 150)
     row.save(tmp_path / "row.png")
     width = int.from_bytes((tmp_path / "row.png").read_bytes()[16:20], "big")
-    assert 16384 < width <= 32767  # the most pixels of rsvg-convert, and more than half of them
+    assert 16384 < width <= 32767  # more than half of rsvg-convert's limit
 
 
-def test_refused_by_name():
+def test_errors_name_the_function_and_the_argument():
     with pytest.raises(TypeError, match=r"show\(\) got an unexpected .* Did you mean 'colours'"):
         qkv.show(np.eye(2), colors="blue")
     with pytest.raises(TypeError, match=r"show.steps\(\) got an unexpected keyword argument 'sink"):

@@ -158,7 +158,7 @@ def test_a_cell_is_a_step_of_the_layer():
         np.testing.assert_array_equal(state, out[:, t])
 
 
-def test_the_last_step_is_undone_without_being_named():
+def test_backward_without_a_step_is_of_the_last_one():
     cell = qkv.GRUCell(3, 4, dtype="float64", seed=1)
     x, h = draw(2, 3), draw(2, 4)
     _, first = cell.forward(x, h, return_step=True)
@@ -217,7 +217,7 @@ def test_dropout(dtype):
     np.testing.assert_array_equal(layer.backward(x), x)
 
 
-def test_steps_of_dropout_go_on():
+def test_a_copy_of_dropout_continues_its_steps():
     layer, other = qkv.Dropout(0.5), qkv.Dropout(0.5)
     x = np.ones(100)
     first = layer.forward(x, train=True, seed=3)

@@ -50,7 +50,7 @@ def read_model():
 
 
 def text_of(tokens):
-    """The bytes of tokens after the start token, whose successor loses a leading space."""
+    """The text of tokens without the first; a token after START loses its leading space."""
     pieces, text = example().read_pieces(FOLDER), b""
     for before, token in zip(tokens, tokens[1:]):
         piece = pieces[token]

@@ -20,7 +20,7 @@ def entropy(w):
 
 
 def pooled(w, m, n):
-    """The weights in m x n cells: means over a cell's queries of sums over its keys."""
+    """For m x n cells: the mean over a cell's queries of its weights' sum over keys."""
     rows, columns = (
         np.arange(w.shape[-2]) * m // w.shape[-2],
         np.arange(w.shape[-1]) * n // w.shape[-1],
@@ -41,7 +41,7 @@ OPTIONS = {
 
 @pytest.mark.parametrize("name", OPTIONS)
 @pytest.mark.parametrize("cells", [(1, 1), (4, 7), (Q, 3), (2, K), (Q + 9, K + 9)])
-def test_equal_what_the_matrix_gives(name, cells):
+def test_results_equal_sums_of_the_matrix(name, cells):
     q, k, v = arrays()
     found = qkv.attention(
         q, k, v, **OPTIONS[name], return_weights=True, return_column_sums=True, return_top=1,
@@ -50,11 +50,11 @@ def test_equal_what_the_matrix_gives(name, cells):
     order = ("out", "weights", "column_sums", "top", "entropy", "value_sums", "pooled")
     assert found._fields == order
     w = found.weights
-    lengths = np.repeat(np.linalg.norm(v, axis=-1), 2, axis=1)
+    norms = np.repeat(np.linalg.norm(v, axis=-1), 2, axis=1)
     near = {"rtol": 1e-12, "atol": 1e-13}
     np.testing.assert_allclose(found.entropy, entropy(w), **near)
     np.testing.assert_allclose(found.column_sums, w.sum(-2), **near)
-    np.testing.assert_allclose(found.value_sums, w.sum(-2) * lengths, **near)
+    np.testing.assert_allclose(found.value_sums, w.sum(-2) * norms, **near)
     np.testing.assert_allclose(found.pooled, pooled(w, *cells), **near)
 
 
@@ -67,9 +67,9 @@ def test_sums_over_named_queries(rows):
         return_value_sums=True,
     )  # fmt: skip
     sums = found.weights[:, :, named].sum(-2)
-    lengths = np.repeat(np.linalg.norm(v, axis=-1), 2, axis=1)
+    norms = np.repeat(np.linalg.norm(v, axis=-1), 2, axis=1)
     np.testing.assert_allclose(found.column_sums, sums, rtol=1e-12)
-    np.testing.assert_allclose(found.value_sums, sums * lengths, rtol=1e-12)
+    np.testing.assert_allclose(found.value_sums, sums * norms, rtol=1e-12)
 
 
 def test_types_shapes_and_layouts():
@@ -86,7 +86,7 @@ def test_types_shapes_and_layouts():
         alone.value_sums  # noqa: B018
 
 
-def test_packed_sequences_have_cells_each():
+def test_each_packed_sequence_has_its_own_cells():
     q, k = np.ones((7, 4, 8)), np.ones((9, 2, 8))
     packed = {"cu_seqlens_q": [0, 3, 7], "cu_seqlens_k": [0, 4, 9]}
     found = qkv.attention(q, k, None, **packed, return_pooled=(2, 2), return_entropy=True)
@@ -98,7 +98,7 @@ def test_packed_sequences_have_cells_each():
         qkv.attention(q, k, None, **packed, return_column_sums=[0])
 
 
-def test_layers_give_them_too():
+def test_layers_give_the_same_sums():
     layer = qkv.MultiHeadAttention(width=6, heads=2, seed=1)
     x = np.random.default_rng(1).normal(size=(2, 5, 6)).astype(np.float32)
     found = layer.forward(x, x, x, return_weights=True, return_entropy=True,
@@ -108,7 +108,7 @@ def test_layers_give_them_too():
     np.testing.assert_array_equal(found.pooled, found.weights)
 
 
-def test_the_memory_of_an_additive_score_gives_them_too():
+def test_an_additive_memory_gives_entropy():
     params = {"Wq": np.ones((8, 3)), "Wk": np.ones((8, 4)), "v": np.ones(8)}
     k = np.random.default_rng(2).normal(size=(2, 5, 4))
     memory = qkv.AdditiveMemory(k, params)

@@ -70,7 +70,7 @@ def test_a_second_derivative_is_refused():
         gradient.sum().backward()
 
 
-def test_it_computes_in_graphs_or_says_what_is_missing():
+def test_meta_tensors_give_shapes_or_an_error_says_what_is_missing():
     x = torch.ones(2, 3, 4, device="meta")
     if _questions.AVAILABLE:
         assert qkv.torch.attention(x, x, x).shape == x.shape

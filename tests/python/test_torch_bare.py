@@ -36,6 +36,7 @@ def bare(**given):
 
 
 def on_the_long_way(monkeypatch, **given):
+    """The result of a call that goes through Python instead of C++."""
     with monkeypatch.context() as patched:
         patched.setattr(_sdpa, "torch_attention", lambda *_: None)
         return sdpa(**given)
@@ -59,7 +60,7 @@ TAKEN = {
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", TAKEN)
-def test_what_it_takes_has_the_bits_of_the_long_way(monkeypatch, dtype, name):
+def test_calls_in_cpp_have_the_bits_of_calls_through_python(monkeypatch, dtype, name):
     for key_heads in (H, 2, 1):
         given = inputs(dtype, key_heads, **TAKEN[name], enable_gqa=key_heads < H)
         got = bare(**given)
@@ -68,7 +69,7 @@ def test_what_it_takes_has_the_bits_of_the_long_way(monkeypatch, dtype, name):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_numbers_to_add_are_of_the_querys_dtype(monkeypatch, dtype):
+def test_masks_of_the_querys_dtype_are_taken(monkeypatch, dtype):
     for shape in ((TQ, TK), (B, 1, 1, TK), (1, H, TQ, TK)):
         given = inputs(dtype, attn_mask=draw(*shape, seed=9, dtype=dtype))
         assert torch.equal(bare(**given), on_the_long_way(monkeypatch, **given))
@@ -144,7 +145,7 @@ LEFT = {
 
 
 @pytest.mark.parametrize("name", LEFT)
-def test_what_it_leaves(name):
+def test_calls_that_are_left_to_python(name):
     assert bare() is not None
     assert bare(**LEFT[name]) is None
 
@@ -169,7 +170,7 @@ def mode():
     [watched, mode, lambda: torch.autocast("cpu", torch.bfloat16)],
     ids=["watched", "mode", "autocast"],
 )
-def test_calls_that_are_seen_by_others_are_left(around):
+def test_calls_that_others_watch_or_change_are_left(around):
     given = [*inputs().values(), None, 0.0, False, None, False]
     assert _sdpa.attend_bare(*given) is not None
     with around():
@@ -190,7 +191,7 @@ def test_transformed_tensors_are_left():
     torch.func.grad(lambda query: inside(query).sum())(given["query"])
 
 
-def test_tangents_are_left():
+def test_calls_in_forward_mode_are_left():
     from torch.autograd import forward_ad
 
     with forward_ad.dual_level():

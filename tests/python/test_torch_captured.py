@@ -27,6 +27,7 @@ def leaves(dtype=torch.float64):
 
 
 def composition(q, k, v, change):
+    """Attention by formula, with scores changed by `change`."""
     k, v = (x.repeat_interleave(H // G, 1) for x in (k, v))
     return torch.softmax(change(q @ k.transpose(-1, -2) / D**0.5), -1) @ v
 
@@ -35,7 +36,7 @@ def gradients(out, *tensors):
     return torch.autograd.grad(out.square().sum(), tensors)
 
 
-def test_are_those_of_the_composition():
+def test_gradients_are_those_of_the_composition():
     q, k, v = leaves()
     gain = (1 + 0.3 * normal(5, H)).requires_grad_()
     table = normal(6, H, 2 * T - 1).requires_grad_()
@@ -53,7 +54,7 @@ def test_are_those_of_the_composition():
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-11)
 
 
-def test_reach_a_parameter_alone_and_what_it_was_made_from():
+def test_gradients_reach_the_source_of_a_captured_tensor():
     q, k, v = (x.detach() for x in leaves())
     raw = normal(7, H).requires_grad_()
     slope = raw.exp()  # not a leaf, so the gradient goes on to raw
@@ -114,7 +115,7 @@ def test_a_mod_made_once_sees_new_values_and_refuses_changed_ones():
         gradients(flat, table)
 
 
-def test_are_not_lost_without_a_word():
+def test_gradients_are_not_lost_silently():
     # qkv.attention has no autograd, so it raises instead of losing a gradient.
     q, k, v = (x.detach() for x in leaves())
     table = torch.zeros(H, dtype=torch.float64, requires_grad=True)

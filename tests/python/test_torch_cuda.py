@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests CUDA tensors in qkv.torch, with an emulator and fake tensors, and on a GPU if any."""
+"""Tests CUDA tensors in qkv.torch, with an emulator and fake tensors, and on a GPU if present."""
 
 import os
 import pathlib
@@ -127,7 +127,7 @@ def test_the_additive_module_takes_cuda_tensors(monkeypatch):
 
 
 @needs_operator
-def test_watchers_are_not_told():
+def test_watchers_do_not_get_calls_of_cuda_tensors():
     class Watcher:
         def take(self, *call):
             raise AssertionError("a call of CUDA tensors was reported")

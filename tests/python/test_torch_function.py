@@ -68,7 +68,7 @@ def call_with(options, names, tensors, **more):
 
 @pytest.mark.parametrize("more", [{}, {"return_weights": True, "return_lse": True}])
 @pytest.mark.parametrize("name", CASES)
-def test_gradients_are_differences(name, more):
+def test_gradients_equal_finite_differences(name, more):
     options, names = CASES[name]
     inputs = (*qkv_of(), *(draw(*SHAPES[n], seed=10 + i) for i, n in enumerate(names)))
 
@@ -147,7 +147,7 @@ def test_float32_queries_on_bfloat16_keys():
 # ---- rules of autograd --------------------------------------------------------------------------
 
 
-def test_only_what_wants_a_gradient_gets_one():
+def test_only_tensors_that_require_gradients_get_them():
     q, k, v = qkv_of()
     bias = draw(TQ, TK, wants=False)
     W = draw(D, D, seed=4)
@@ -159,7 +159,7 @@ def test_only_what_wants_a_gradient_gets_one():
     assert k.grad is not None and W.grad.shape == (D, D)
 
 
-def test_without_gradients_it_is_the_plain_function():
+def test_calls_without_gradients_equal_qkv_attention():
     q, k, v = qkv_of()
     want = qkv.attention(q.detach(), k.detach(), v.detach(), return_lse=True, return_top=2)
     with torch.no_grad():
@@ -169,7 +169,7 @@ def test_without_gradients_it_is_the_plain_function():
     assert qkv.torch.attention(q.detach(), k.detach(), v.detach()).grad_fn is None
 
 
-def test_results_without_gradients_say_so():
+def test_results_without_gradients_do_not_require_them():
     q, k, v = qkv_of()
     options = {
         "return_weights": "dropped",
@@ -192,7 +192,7 @@ def test_results_without_gradients_say_so():
     assert q.grad is not None
 
 
-def test_without_values_there_are_weights_and_lse():
+def test_weights_and_lse_do_not_need_v():
     q, k, _ = qkv_of()
     weights, lse = qkv.torch.attention(q, k, None, return_weights=True, return_lse=True)
     (got,) = torch.autograd.grad((weights**2).sum() + lse.sum(), q)
@@ -214,7 +214,7 @@ def test_a_second_derivative_is_refused(loss):
         (gradient**2).sum().backward()
 
 
-def test_what_was_changed_since_is_refused():
+def test_inputs_changed_after_the_call_are_refused():
     q, k, v = qkv_of()
     mask = torch.ones(TQ, TK, dtype=torch.bool)
     for changed in (k, mask):
@@ -226,7 +226,7 @@ def test_what_was_changed_since_is_refused():
 
 
 @pytest.mark.parametrize("name", ["score_mod", "mask_mod"])
-def test_what_a_function_reads_must_not_change_before_the_backward_pass(name):
+def test_tensors_that_mods_read_must_not_change_before_the_backward_pass(name):
     q, k, v = qkv_of()
     limit = torch.tensor(TK - 1)
     mods = {
@@ -300,7 +300,7 @@ def test_wrong_calls():
         qkv.torch.attention(q, k, v, score="bilinear", params={"V": q})
 
 
-def test_inputs_go_when_autograd_lets_them_go():
+def test_inputs_are_freed_after_the_backward_pass():
     """The backward pass releases the saved tensors even while the result still exists."""
     q, k, v = (1 * x for x in qkv_of())
     W, bias = 1 * draw(D, D), 1 * draw(H, TQ, TK)
@@ -390,7 +390,7 @@ ODD = sorted(odd_tensors((2, 2)))
 
 @pytest.mark.parametrize("kind", ODD)
 @pytest.mark.parametrize("argument", ["q", "bias", "mask", "key_lengths", "W", "dout"])
-def test_classes_with_a_meaning_of_their_own_are_refused(kind, argument):
+def test_tensors_whose_memory_is_not_their_value_are_refused(kind, argument):
     x = torch.ones(2, 2)
     odd = odd_tensors((2, 2))[kind]
     called = {"q": x, "k": x, "v": x, "score": "bilinear", "params": {"W": x}}
@@ -430,7 +430,7 @@ def test_state_dicts_refuse_odd_tensors():
 
 
 @needs(2, 3, "torch.nn.attention.bias")
-def test_the_text_for_a_causal_bias_says_what_to_write():
+def test_the_error_for_a_causal_bias_says_what_to_write():
     x = torch.ones(2, 2)
     with pytest.raises(TypeError, match='use causal="top_left" or "bottom_right" instead$'):
         qkv.torch.attention(x, x, x, mask=causal_bias(2, 2))

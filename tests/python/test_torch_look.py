@@ -214,7 +214,7 @@ def test_autocast():
             assert torch.equal(seen[0].weights, want)
 
 
-def test_gradients_flow_as_ever():
+def test_gradients_are_unchanged():
     q = draw(B, HEADS, T, 8).requires_grad_()
     model = Calls(ours)
     want = torch.autograd.grad(model(q, q, q)[1].square().sum(), q)[0]
@@ -258,7 +258,7 @@ def test_multi_head_attention(name, need_weights, fast):
     torch.testing.assert_close(seen[0].weights, attention_of(module, x, **MASKS[name]), **CLOSE)
 
 
-def test_numbers_in_the_fast_path_are_booleans():
+def test_pytorchs_fast_path_masks_where_numbers_are_not_0():
     """PyTorch's fast path of a whole layer masks every pair whose number is not 0."""
     layer, x = encoder(True).layers[0], draw(B, T, WIDTH)
     with torch.no_grad(), qkv.torch.look(layer, rows=ALL) as seen:
@@ -272,7 +272,8 @@ def test_numbers_in_the_fast_path_are_booleans():
 
 
 def test_hints_of_causality_and_a_probe_that_ends_early(monkeypatch):
-    # attn_mask decides, not the hint is_causal; look ends its probe before PyTorch computes.
+    # attn_mask decides, not the hint is_causal. look learns the call's arguments by a trial call, a
+    # probe, which must end before PyTorch's attention function is called.
     torch.manual_seed(0)
     module = torch.nn.MultiheadAttention(WIDTH, HEADS, batch_first=True, dtype=F64)
     x, near = draw(B, T, WIDTH), (torch.arange(T)[:, None] - torch.arange(T)).abs() > 1

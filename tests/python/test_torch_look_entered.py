@@ -153,7 +153,7 @@ def test_a_look_is_left_on_another_thread_while_a_module_is_entered():
     """The looks that remain still record the module."""
     model, q = Calls(by_torch), draw(B, HEADS, T, 8)
 
-    class Leaving:  # a watcher entered before the look; it leaves when asked about a layer
+    class Leaving:  # a watcher entered before the look; it leaves when asked about inner.1
         def knows(self, module):
             if module is model.inner[1]:
                 _look._leave(self)
@@ -170,7 +170,7 @@ def test_a_look_is_left_on_another_thread_while_a_module_is_entered():
 
 
 def test_every_look_notes_what_another_thread_runs():
-    """The look notes the thread even if the module makes no call of attention."""
+    """A look notes that another thread ran the model, even if the model never calls attention."""
     model, q, found = Calls(lambda *inputs: inputs[0]), draw(B, HEADS, T, 8), []
     with qkv.torch.look(model, top=1) as first:
         looks = qkv.torch.look(model, top=1)

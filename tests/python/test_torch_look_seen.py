@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests qkv.torch.look: the layers and calls that it records, their files, and errors."""
+"""Tests qkv.torch.look: the layers and calls that it records, saved files, and errors."""
 
 import json
 import math
@@ -60,21 +60,21 @@ def test_layers_are_chosen(layers, names):
 
 
 @pytest.mark.parametrize("layers", [2, [0, 2], range(1, 3), ["inner.0", 2]])
-def test_layers_that_there_are_not(layers):
+def test_layer_indices_that_are_too_large_are_refused(layers):
     message = "^look: layers must be below 2, the number of layers that attended, got 2; they are "
     with pytest.raises(ValueError, match=message + "'inner.0', 'inner.1'$"):
         seen_by(layers)
     assert type(F.scaled_dot_product_attention).__name__ == "builtin_function_or_method"
 
 
-def test_a_looker_that_was_not_entered():
-    looker = qkv.torch.look(Calls(ours))
+def test_a_look_that_was_not_entered_has_no_results():
+    look = qkv.torch.look(Calls(ours))
     message = "^look returns a context manager without 'names': write with look"
     with pytest.raises(AttributeError, match=message):
-        _ = looker.names
+        _ = look.names
 
 
-def test_layers_that_there_may_be():
+def test_layer_indices_are_not_checked_without_layers_or_after_an_error():
     with qkv.torch.look(Calls(ours), layers=2) as seen:
         pass  # no layer attended, so no index is too large
     assert len(seen) == 0
@@ -87,7 +87,7 @@ def test_many_names_in_a_message():
     model = torch.nn.ModuleList([torch.nn.Identity() for _ in range(100)])
     with pytest.raises(ValueError, match=r"got '100'; it has '', '0', .* more$") as caught:
         qkv.torch.look(model, layers="100")
-    # A message has as many names as 220 characters hold.
+    # A message lists as many names as fit in 220 characters.
     assert 200 < len(str(caught.value)) <= 220
 
 
@@ -106,28 +106,28 @@ def test_calls_in_order():
     assert layer.rows == layer.calls[-1].rows == (0,)
 
 
-def test_only_this_model_and_only_inside():
+def test_only_this_models_calls_inside_the_block_are_recorded():
     watched, other = Calls(by_torch), Calls(by_torch)
     q = draw(B, HEADS, T, 8)
     native = torch._transformer_encoder_layer_fwd
     with qkv.torch.look(watched, top=1) as seen:
         other(q, q, q)
         F.scaled_dot_product_attention(q, q, q)
-        with qkv.torch.look(other, top=2) as both:
+        with qkv.torch.look(other, top=2) as of_other:
             other(q, q, q)
             watched(q, q, q)
         watched(q, q, q)
     watched(q, q, q)
     assert [len(layer.calls) for layer in seen] == [2, 2]
-    assert [len(layer.calls) for layer in both] == [1, 1]
-    assert both[0].top.keys.size(-1) == 2 and seen[0].top.keys.size(-1) == 1
+    assert [len(layer.calls) for layer in of_other] == [1, 1]
+    assert of_other[0].top.keys.size(-1) == 2 and seen[0].top.keys.size(-1) == 1
     assert torch._transformer_encoder_layer_fwd is native
     assert type(F.scaled_dot_product_attention).__name__ == "builtin_function_or_method"
     hooks = torch.nn.modules.module
     assert not hooks._global_forward_hooks and not hooks._global_forward_pre_hooks
 
 
-def test_what_failed_is_forgotten():
+def test_calls_that_fail_are_not_recorded():
     model, broken = Calls(by_torch), Calls(lambda *_: 1 / 0)
     both = torch.nn.ModuleList([broken, model])
     q = draw(B, HEADS, T, 8)
@@ -245,7 +245,7 @@ def test_the_program_names_the_queries_of_a_file(tmp_path):
         assert done.returncode == 2 and message in done.stderr
 
 
-def test_a_file_of_cells(tmp_path):
+def test_a_file_of_pooled_weights(tmp_path):
     seen = looked(pool=(2, 9), entropy=True)
     file = saved(tmp_path, seen)
     assert (file["attn"][:, 1] == seen[1].pooled.numpy()).all()
@@ -278,7 +278,7 @@ SAVED_WRONG = {
 
 
 @pytest.mark.parametrize("name", SAVED_WRONG)
-def test_a_file_that_cannot_be(name, tmp_path):
+def test_files_that_cannot_be_saved(name, tmp_path):
     options, kind, message = SAVED_WRONG[name]
     path = options.get("path", tmp_path / "a.npz")
     options = {n: x for n, x in options.items() if n != "path"}
@@ -302,8 +302,8 @@ def test_a_file_needs_rows_and_equal_sizes(tmp_path):
         seen.save(tmp_path / "a.npz")
 
 
-def test_rows_of_a_file_are_the_same_queries(tmp_path):
-    # A file does not take layers that differ in Tq, even if their weights have equal shapes.
+def test_layers_of_a_file_have_the_same_queries(tmp_path):
+    # Layers that differ in Tq are not saved in one file, even if their weights have equal shapes.
     torch.manual_seed(0)
     model = torch.nn.Transformer(WIDTH, HEADS, 1, 1, 32, batch_first=True).eval()
     layers = ["encoder.layers.0", "multihead_attn"]

@@ -48,14 +48,14 @@ def test_the_largest_weights_become_maps(tmp_path):
     attn = arrays(qkv.show(some, example=1, layers="all", heads="all"), tmp_path)["attn"]
     for layer in range(2):
         W = whole[layer].weights[1].numpy()
-        kept = np.sort(W, -1)[..., -2:-1] <= W
-        np.testing.assert_allclose(attn[layer], np.where(kept, W, 0), rtol=1e-6)
+        is_largest = np.sort(W, -1)[..., -2:-1] <= W
+        np.testing.assert_allclose(attn[layer], np.where(is_largest, W, 0), rtol=1e-6)
     got = arrays(qkv.show(some), tmp_path)
     assert got["quantity"].tolist() == ["weight (2 largest of a row, others as 0)"]
     assert "quantity" not in arrays(qkv.show(looked(top=S)), tmp_path)
 
 
-def test_some_heads_are_named(tmp_path):
+def test_the_quantity_names_the_chosen_heads(tmp_path):
     part = looked(rows=slice(None), heads=[1, 3])
     for shown in (part, part[0], part[0].calls[0], looked(pool=(2, 2), heads=[1, 3])):
         got = arrays(qkv.show(shown), tmp_path)
@@ -103,7 +103,7 @@ def test_a_query_that_sees_only_the_last_key(tmp_path):
     assert (got == last.numpy()).all()
 
 
-def test_many_maps_are_the_first_ones(monkeypatch):
+def test_of_too_many_maps_the_first_layers_are_shown(monkeypatch):
     assert len(titles(looked(heads=[0] * 7)._repr_mimebundle_()["image/svg+xml"])) == 14
     with monkeypatch.context() as fewer:
         fewer.setattr(_look_seen, "_MOST_MAPS", 13)
@@ -113,7 +113,7 @@ def test_many_maps_are_the_first_ones(monkeypatch):
     assert "layer 0 of 2 shown" in looked(heads=[0] * 7)._repr_mimebundle_()["image/svg+xml"]
 
 
-def test_what_cannot_be_drawn_says_why():
+def test_errors_say_why_nothing_can_be_drawn():
     for seen, reason in (
         (looked(entropy=True), "none were recorded: request rows by look"),
         (looked(layers="norm"), "layers= selects none of"),

@@ -32,7 +32,7 @@ LISTED = torch.tensor([[0, 3], [1, 2], [2, 2], [3, 0]])
 
 
 def relative(q, k, v, table):
-    """Reads a table twice, a tensor computed from it, a global tensor and a NumPy array."""
+    """Reads a table twice, a tensor computed from it, global tensors and a NumPy array."""
 
     def score(s, at):
         twice = table[at.h, at.i - at.j + T] * table[at.h][at.i]
@@ -145,7 +145,7 @@ BINARY = [
 
 
 def in_every_order(s, at, one, integer):
-    """Applies operators to symbols with numbers and tensors without axes, in both orders."""
+    """Applies operators to a symbol and a number or a tensor without axes, in both orders."""
     total = s
     for function in BINARY:
         for x, y in (
@@ -262,7 +262,7 @@ def test_numbers_that_vary_are_refused():
 
 
 @needs_modes
-def test_mods_made_before_and_inside():
+def test_mods_created_outside_and_inside_the_graph():
     mod = qkv.score_mod(lambda s, at: s * GAIN[at.h] + (2 * TABLE)[at.h, at.j])
     document = qkv.mask_mod(lambda at: DOCUMENT[at.i] == DOCUMENT[at.j])
     both = qkv.mask_mod(lambda at: document(at) & (at.j <= at.i))
@@ -308,7 +308,7 @@ def test_func(call):
     check(got, [torch.stack(slot) for slot in list(zip(*want))[1:]])
 
 
-def test_a_mapped_axis_is_no_batch_entry():
+def test_an_axis_of_vmap_is_no_batch_axis():
     def call(q):
         return qkv.torch.attention(q, K, V, mask_mod=lambda at: at.j <= at.i + 3 * at.b)
 
@@ -423,7 +423,7 @@ def test_errors_come_when_the_call_is_recorded(name):
 
 
 @needs_modes
-def test_an_index_outside_is_an_error_of_the_run():
+def test_an_index_out_of_bounds_is_an_error_at_run_time():
     def call(q, table):
         return qkv.torch.attention(q, K, V, score_mod=lambda s, at: s + table[at.h, at.i + 20])
 

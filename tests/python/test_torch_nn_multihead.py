@@ -23,7 +23,7 @@ def draw(*shape, seed, dtype=F64):
 
 
 def pair(seed=3, **options):
-    """PyTorch's module, and qkv's with its state dict."""
+    """PyTorch's module, and qkv's module with the same parameters."""
     options = {"dtype": F64, **options}
     theirs = torch.nn.MultiheadAttention(WIDTH, HEADS, **options)
     ours = MultiheadAttention(WIDTH, HEADS, **options)
@@ -34,7 +34,7 @@ def pair(seed=3, **options):
     return theirs, ours
 
 
-# Entry 0 loses its last two keys, entry 1 none, entry 2 one in the middle: no query loses all.
+# PADDING masks the last two keys of entry 0, none of entry 1, and the middle key of entry 2.
 PADDING = torch.tensor([[0, 0, 0, 1, 1], [0, 0, 0, 0, 0], [0, 0, 1, 0, 0]], dtype=torch.bool)
 HIDDEN = draw(L, S, seed=8) > 0.7
 HIDDEN[:, 0] = False
@@ -139,7 +139,7 @@ def test_appended_keys_are_seen_with_the_causal_hint(kind):
     torch.testing.assert_close(without, with_weights, **CLOSE)
 
 
-def test_the_hint_is_taken():
+def test_the_causal_hint_replaces_the_mask():
     """With need_weights=False, is_causal replaces the mask, which PyTorch does not read either."""
     _, ours = pair(batch_first=True)
     x = draw(N, L, WIDTH, seed=1)
@@ -309,7 +309,7 @@ def test_nested_tensors_without_gradients(weights):
 @needs(2, 1, "nested tensors with gradients")
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_gradients_of_nested_tensors():
-    """PyTorch has no gradients of nested tensors; calls of single sequences give those expected."""
+    """Compares with calls for single sequences: PyTorch has no gradients of nested tensors."""
     _, ours = pair(batch_first=True)
     x = of_lengths(3, 5, 1).requires_grad_()
     out, _ = ours(x, x, x)
@@ -326,7 +326,7 @@ def test_gradients_of_nested_tensors():
 # ---- dropout ------------------------------------------------------------------------------------
 
 
-def test_dropout_is_of_the_weights_in_training():
+def test_weights_are_dropped_in_training():
     _, ours = pair(dropout=0.5, batch_first=True)
     x = draw(8, 16, WIDTH, seed=1).requires_grad_()
     _, all_kept = ours.eval()(x, x, x, average_attn_weights=False)
@@ -341,7 +341,7 @@ def test_dropout_is_of_the_weights_in_training():
     kept = weights != 0
     assert 0.45 < kept.double().mean() < 0.55
     torch.testing.assert_close(weights, all_kept * kept * 2, **CLOSE)
-    # The formula with the drawn weights gives the results and gradients to compare with.
+    # The formula, with the same weights dropped, gives the expected results and gradients.
     w, b = ours.in_proj_weight.chunk(3), ours.in_proj_bias.chunk(3)
     q, k, v = ((x @ w[n].T + b[n]).unflatten(-1, (HEADS, -1)).transpose(1, 2) for n in range(3))
     by_formula = torch.softmax(q @ k.mT / (WIDTH / HEADS) ** 0.5, -1) * kept * 2

@@ -24,7 +24,7 @@ def draw(*shape, seed):
 
 
 class Case:
-    """How to make a module and the qkv layer like it, the width of keys, and the score formula."""
+    """Functions that make a module and the same layer of qkv; the keys' width; a score formula."""
 
     def __init__(self, module, layer, key_width, scores):
         self.module, self.layer, self.key_width, self.scores = module, layer, key_width, scores
@@ -84,12 +84,12 @@ def test_results_and_gradients(name):
 
 
 def flat(results):
-    """All tensors of a result, with the two of `top`."""
+    """All tensors of a call's results, including the two of `top`."""
     return [x for one in results for x in (one if isinstance(one, tuple) else (one,))]
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_all_options_are_those_of_the_layer(name):
+def test_all_options_give_the_results_of_the_layer(name):
     case = CASES[name]
     module, layer = case.module(), case.layer()
     if name in LEARNED:
@@ -213,7 +213,7 @@ def test_an_optimiser_takes_the_parameters(name):
     assert losses[-1] < 0.5 * losses[0]
 
 
-def test_they_say_what_they_are():
+def test_modules_are_printed_with_their_options():
     assert str(DotProductAttention(0.1)) == "DotProductAttention(dropout=0.1)"
     shown = "AdditiveAttention(query_width=3, key_width=2, units=8, dropout=0.0)"
     assert str(AdditiveAttention(3, 2, 8)) == shown

@@ -126,7 +126,7 @@ def test_opcheck_of_the_backward_pass():
 
 
 @pytest.mark.parametrize("name", ["plain", "lengths", "dropout", "bias", "additive"])
-def test_its_gradients_are_differences(name):
+def test_gradients_equal_finite_differences(name):
     def outputs(q, k, v):
         tensors, plain = _schema.operands({"q": q, "k": k, "v": v, **CASES[name]})
         out, lse, weights, *_ = torch.ops.qkv.attention(*tensors, *plain, "weights")
@@ -145,7 +145,7 @@ def test_defaults_of_the_schema_are_those_of_the_function():
     assert got[2].numel() == 0
 
 
-def test_plain_calls_go_past_it(monkeypatch):
+def test_plain_calls_do_not_use_the_operator(monkeypatch):
     """Calls that nothing records do not pay for the operator's dispatch."""
 
     def refuse(*_):
@@ -263,7 +263,7 @@ def test_make_fx_records_it():
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("name", ["plain", "everything", "rows", "dropped", "sums"])
-def test_meta_tensors_have_the_shapes(name, variant):
+def test_meta_tensors_give_the_shapes_of_real_ones(name, variant):
     change, layout = VARIANTS[variant]
     tensors = [change(x) for x in inputs_of()]
     want = call({**CASES[name], **layout}, tensors)
@@ -375,10 +375,10 @@ def test_vmap_gives_the_bits_of_single_calls(name, batched):
 @pytest.mark.parametrize("dtype", [torch.float32, F64])
 def test_lists_of_frequencies_have_the_bits_of_plain_calls(dtype):
     tensors = inputs_of(dtype)
-    turned = {"rotary": "halves", "rotary_frequencies": [0.1, 0.3]}
-    want = attention(*tensors, **turned)
-    assert torch.equal(compiled(lambda *x: attention(*x, **turned))(*tensors), want)
-    got = torch.func.vmap(lambda *x: attention(*x, **turned))(*(x[None] for x in tensors))
+    options = {"rotary": "halves", "rotary_frequencies": [0.1, 0.3]}
+    want = attention(*tensors, **options)
+    assert torch.equal(compiled(lambda *x: attention(*x, **options))(*tensors), want)
+    got = torch.func.vmap(lambda *x: attention(*x, **options))(*(x[None] for x in tensors))
     assert torch.equal(got[0], want)
 
 
@@ -390,7 +390,7 @@ def test_vmap_of_a_bias_has_its_gradient():
     assert torch.equal(got, torch.stack([gradient(bias) for bias in biases]))
 
 
-def test_vmap_of_what_heads_share_has_a_gradient_for_each():
+def test_vmap_gives_a_gradient_of_shared_sinks_for_each_entry():
     q, k, v = (x[None].expand(3, *x.shape) * 1.5 for x in inputs_of())
     q = q * torch.arange(1.0, 4.0, dtype=F64).reshape(3, 1, 1, 1, 1)
     sinks = draw(H, seed=5)

@@ -65,7 +65,7 @@ def multihead(**options):
 
 
 def again(chosen):
-    """The indices 0 to len(chosen) - 1; the program cannot know that there are as many."""
+    """The indices 0 to len(chosen) - 1. An exported program cannot know how many there are."""
     return (chosen >= 0).nonzero().squeeze(1)
 
 
@@ -84,7 +84,7 @@ def other_keys(module, x, chosen):
     return ours(heads(x), keys, keys)
 
 
-# {group: {name: function of a Chosen, the chosen entries of x and their indices}}.
+# {group: {name: function of a Chosen module, the chosen entries of x and their indices}}.
 CALLS = {
     "attention": {
         "results": lambda *call: tuple(of_heads(attention, causal=True, **EVERYTHING)(*call)),
@@ -156,7 +156,7 @@ def test_entries_chosen_by_the_data(group, strict):
             want = module(X, torch.tensor(keep))
         for name in CALLS[group]:
             if name == "one entry" and not any(keep):
-                continue  # without a graph, PyTorch answers the empty call with ONE's entry
+                continue  # outside a graph, PyTorch computes the empty call, with ONE's entry
             torch.testing.assert_close(got[name], want[name], rtol=0, atol=0, msg=name)
 
 

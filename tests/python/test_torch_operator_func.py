@@ -45,7 +45,7 @@ TRANSFORMED = {
 @pytest.mark.parametrize("call", [by_operator, by_function])
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("name", TRANSFORMED)
-def test_its_gradient_has_the_bits_of_autograd(name, compiled, call):
+def test_gradients_have_the_bits_of_autograd(name, compiled, call):
     def transformed():
         return TRANSFORMED[name](loss_of(call))
 
@@ -82,7 +82,7 @@ def test_other_derivatives_are_refused(call):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_autocast_inside_is_that_of_autograd(dtype):
+def test_autocast_inside_torch_func_gives_the_gradients_of_autograd(dtype):
     q, k, v = (x.float() for x in (Q, K, V))
 
     def loss(q, call):

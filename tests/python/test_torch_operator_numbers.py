@@ -82,7 +82,7 @@ def test_lists_of_a_batch():
 
 
 @pytest.mark.parametrize("recorder", RECORDERS)
-def test_a_window_of_tensors(recorder):
+def test_a_window_given_as_tensors(recorder):
     got = RECORDERS[recorder](of_sides)(Q, torch.tensor(2))
     assert torch.equal(got, attention(Q, Q, Q, window=(2, None)))
     got = RECORDERS[recorder](of_pair)(Q, torch.tensor([2, 1]))
@@ -97,7 +97,7 @@ def test_a_window_that_changes_needs_no_new_graph():
     assert not torch.equal(of_sides(Q, torch.tensor(2)), of_sides(Q, torch.tensor(0)))
 
 
-def test_other_integers_of_tensors():
+def test_other_integers_given_as_tensors():
     def call(q, heads, threads):
         return attention(q, q, q, heads=(heads, 4), threads=threads)
 
@@ -157,7 +157,7 @@ REALS = {
 
 
 @pytest.mark.parametrize("name", REALS)
-def test_real_numbers_are_no_tensors_in_a_graph(name):
+def test_real_numbers_must_not_be_tensors_in_graphs(name):
     def call(q, number):
         return attention(q, q, q, **{name: number}, **REALS[name])
 
@@ -165,8 +165,8 @@ def test_real_numbers_are_no_tensors_in_a_graph(name):
         compiled(call)(Q, torch.tensor(0.5))
     if name != "qk_norm":  # qk_norm takes None, True or a float, but no tensor
         torch._dynamo.reset()
-        broken = torch.compile(call, backend="aot_eager")(Q, torch.tensor(0.5))
-        assert torch.equal(broken, call(Q, 0.5))
+        got = torch.compile(call, backend="aot_eager")(Q, torch.tensor(0.5))
+        assert torch.equal(got, call(Q, 0.5))
 
 
 # ---- results ------------------------------------------------------------------------------------
@@ -192,7 +192,7 @@ def test_statistics_under_autocast():
     assert all(torch.equal(x, y) for x, y in zip(got, want))
 
 
-def test_each_of_a_batch_has_queries_of_its_own():
+def test_vmap_over_the_rows_of_column_sums():
     def sums(rows):
         return attention(Q, Q, Q, return_column_sums=rows, return_value_sums=True).value_sums
 
@@ -258,7 +258,7 @@ def test_wrong_options_are_named_as_in_plain_calls(options):
 
 @pytest.mark.parametrize("name", ["seed", "causal_offset"])
 @pytest.mark.parametrize("value", [0.5, True])
-def test_integers_are_no_other_numbers(name, value):
+def test_integers_must_not_be_floats_or_bools(name, value):
     q, options = Q.float(), {"dropout": 0.5, name: value}
     with torch.autocast("cpu", torch.bfloat16):
         with pytest.raises(TypeError, match=f"^attention: {name} must be an integer, got "):
@@ -266,14 +266,14 @@ def test_integers_are_no_other_numbers(name, value):
         assert attention(q, q, q, softcap=None, dropout=None).shape == q.shape
 
 
-def test_requests_that_only_the_call_can_check():
+def test_requests_that_only_the_graphs_run_can_check():
     def call(q, rows, cells):
         return attention(q, q, q, return_column_sums=rows, return_pooled=cells)
 
     for rows, cells, message in (
         (torch.tensor([0, 6]), (2, 2), r"return_column_sums.*6"),
         (torch.tensor([0.5]), (2, 2), "return_column_sums"),
-        (torch.tensor([0]), (0, 2), r"return_pooled must be \(m, n\) of 1 or more"),
+        (torch.tensor([0]), (0, 2), r"return_pooled must be \(m, n\), both 1 or more"),
     ):
         with pytest.raises((ValueError, TypeError), match=message):
             compiled(call)(Q, rows, cells)

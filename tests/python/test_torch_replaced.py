@@ -42,7 +42,7 @@ def computed(monkeypatch):
     return shapes
 
 
-def test_it_is_replaced_inside_and_only_inside(computed):
+def test_the_function_is_replaced_only_inside_the_context(computed):
     q = draw(1, 2, 5, 4)
     with qkv.torch.replaced():
         with qkv.torch.replaced():
@@ -55,7 +55,7 @@ def test_it_is_replaced_inside_and_only_inside(computed):
     assert F.scaled_dot_product_attention is theirs
 
 
-def test_other_devices_go_to_torchs(computed):
+def test_tensors_on_other_devices_go_to_pytorchs_function(computed):
     q = torch.ones(1, 2, 5, 4, device="meta")
     with qkv.torch.replaced():
         assert F.scaled_dot_product_attention(q, q, q).shape == q.shape
@@ -64,7 +64,7 @@ def test_other_devices_go_to_torchs(computed):
     assert computed == []
 
 
-def test_torchs_layers_use_it(computed):
+def test_pytorchs_layers_use_the_replacement(computed):
     torch.manual_seed(0)
     layer = torch.nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True).double()
     x = draw(2, 5, 16).requires_grad_()
@@ -114,7 +114,7 @@ def test_compiled_and_exported_inside():
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit")  # torch.jit is deprecated
 @pytest.mark.parametrize("inside", ["replaced", "look"])
-def test_scripted_code_is_torchs_own(inside, computed, tmp_path):
+def test_scripted_code_calls_pytorchs_function(inside, computed, tmp_path):
     class Module(torch.nn.Module):
         def forward(self, q: torch.Tensor, mask: torch.Tensor):
             return F.scaled_dot_product_attention(q, q, q, mask, scale=0.3)
@@ -146,7 +146,7 @@ def by_native(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor):
 
 
 def nested(values, starts):
-    """The jagged tensor [B,H,T,X] of values [sum T,H,X]."""
+    """The jagged tensor [B,H,T,channels] of values [sum of T,H,channels]."""
     return torch.nested.nested_tensor_from_jagged(values, starts).transpose(1, 2)
 
 
@@ -200,7 +200,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_other_nested_calls_raise_what_torchs_raises(name):
+def test_errors_of_nested_calls_are_pytorchs(name):
     call = {"query": nested(draw(7, 2, 4), STARTS_Q)}
     call.update((x, nested(draw(10, 2, 4), STARTS_K)) for x in ("key", "value"))
     call.update(REFUSED[name])

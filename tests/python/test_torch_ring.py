@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests qkv.torch.ring_attention with processes of this machine against one process."""
+"""Compares qkv.torch.ring_attention on processes of this machine with one process."""
 
 from __future__ import annotations
 
@@ -97,30 +97,30 @@ def test_does_not_depend_on_the_processes(results: Any, name: str) -> None:
 
 def test_all_processes_raise(results: Any) -> None:
     first, second = (of_rank["faults"] for of_rank in results[2])
-    word = "ValueError: ring_attention: "
+    start = "ValueError: ring_attention: "
     for found in (first, second):
         assert found["lengths"] == (
-            word + "key_lengths must have the shape [B] = [2] or, for this process's rows, "
+            start + "key_lengths must have the shape [B] = [2] or, for this process's rows, "
             "[B,T] = [2,512], got [2, 1024]"
         )
         assert found["window"] == (
             "TypeError: ring_attention: window must be a pair (left, right), got (1,)"
         )
         assert found["again"] and found["strides"]
-    assert first["seed"].startswith(word + "seed is absent but dropout is 0.1; dropout needs")
+    assert first["seed"].startswith(start + "seed is absent but dropout is 0.1; dropout needs")
     assert second["seed"] == "RuntimeError: rank 0 has failed"
     assert first["causal"] == first["dtype"] == "RuntimeError: rank 1 has failed"
     assert second["causal"] == (
-        word + "the number of masks must be equal on all ranks, but differs on ranks 0 and 1"
+        start + "the number of masks must be equal on all ranks, but differs on ranks 0 and 1"
     )
     assert second["dtype"] == (
-        word + "the dtype of q must be equal on all ranks, but differs on ranks 0 and 1"
+        start + "the dtype of q must be equal on all ranks, but differs on ranks 0 and 1"
     )
     assert first["one"] == (
         "RuntimeError: ring_attention: another rank of the group has raised an error"
     )
     assert second["one"] == (
-        word + 'sharding must be "contiguous", "zigzag" or a number of zigzags, got \'none\''
+        start + 'sharding must be "contiguous", "zigzag" or a number of zigzags, got \'none\''
     )
 
 
@@ -177,7 +177,7 @@ def test_two_hosts(tmp_path: Path) -> None:
 @needs_torchrun
 @pytest.mark.skipif(not DOCS.is_dir(), reason="there are no documents here")
 def test_slurm(tmp_path: Path) -> None:
-    """The commands of docs/cluster.md for torchrun, on two nodes instead of four."""
+    """Runs the torchrun commands of docs/cluster.md, on two nodes instead of four."""
     page = (DOCS / "cluster.md").read_text()
     (tmp_path / "ring.py").write_text(page.split(MARK)[1].split("```")[0])
     torchrun = f"{sys.executable} -m torch.distributed.run"

@@ -59,7 +59,7 @@ def test_advice_is_in_words_of_pytorch(options):
 
 
 @pytest.mark.parametrize("largest", [lambda x: torch.max(x, 0), lambda x: torch.max(x, dim=0)])
-def test_largest_of_an_axis_would_have_an_index(largest):
+def test_torch_max_of_an_axis_is_refused_with_advice(largest):
     x = draw(1, 1, 4, D)
     table = torch.arange(12.0).reshape(4, 3)
     with pytest.raises(TypeError, match=r"torch.max of a row and an axis .* write row.amax\(\)$"):

@@ -67,7 +67,7 @@ SEEN = torch.eye(TQ, TK, dtype=torch.bool) | (draw(TQ, TK, seed=7, wants=False) 
         {"dropout_p": 1.0, "is_causal": True},
     ],
 )
-def test_it_stands_in_for_torchs(rank, options):
+def test_results_and_gradients_equal_pytorchs(rank, options):
     batch = (2, 3, 4)[5 - rank :]
     assert_stands_in(drawn((*batch, TQ, D), (*batch, TK, D), (*batch, TK, E)), options)
 
@@ -124,7 +124,7 @@ def test_causal_biases_of_other_sizes(corner, sizes):
     assert torch.equal(out, want)
 
 
-def test_its_dropout_is_drawn_from_torchs_generator():
+def test_dropout_is_drawn_from_pytorchs_generator():
     q, k, v = (torch.ones(1, 1, 64, 64) for _ in range(3))
     torch.manual_seed(1)
     first, second = (
@@ -165,7 +165,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_it_raises_what_torchs_raises(name):
+def test_errors_are_pytorchs(name):
     given = dict(zip(("query", "key", "value"), drawn((B, H, TQ, D), (B, H, TK, D), (B, H, TK, E))))
     given.update(REFUSED[name])
     errors = []
@@ -182,7 +182,7 @@ def test_it_raises_what_torchs_raises(name):
 
 @pytest.mark.parametrize("scale", [math.inf, -math.inf, math.nan, 1e39, -1e300])
 @pytest.mark.parametrize("masked", [False, True])
-def test_scales_that_the_kernels_refuse_are_torchs(scale, masked):
+def test_scales_that_qkv_refuses_give_pytorchs_results(scale, masked):
     dtype = torch.float32 if math.isfinite(scale) else F64
     given = drawn((B, H, TQ, D), (B, H, TK, D), (B, H, TK, E), dtype=dtype)
     mask = torch.ones(TQ, TK, dtype=torch.bool) if masked else None
@@ -193,7 +193,7 @@ def test_scales_that_the_kernels_refuse_are_torchs(scale, masked):
     assert torch.equal(got.nan_to_num(), want.nan_to_num())
 
 
-def test_no_key_heads_raise_before_torch_divides_by_them():
+def test_zero_key_heads_raise_before_pytorch_divides_by_them():
     q, k, v = drawn((B, H, TQ, D), (B, 0, TK, D), (B, H, TK, E))
     with pytest.raises(RuntimeError, match="^Number of heads in key and value must divide the num"):
         qkv.torch.scaled_dot_product_attention(q, k, v, enable_gqa=True)

@@ -26,7 +26,7 @@ DTYPES = [torch.float64, torch.float64, torch.float32, torch.bfloat16, torch.flo
 
 
 class Draw:
-    """The arguments of a call, drawn from its number."""
+    """Draws the arguments of a call at random; the seed depends on the call's number."""
 
     def __init__(self, number: int) -> None:
         self.pick = random.Random(SEED + number)
@@ -160,7 +160,7 @@ def assert_equal(got: Any, want: Any) -> None:
 
 @pytest.fixture(scope="module")
 def outcomes() -> Any:
-    """The numbers of calls that raised, were computed by qkv ("own"), or "handed" to PyTorch."""
+    """Counts calls by outcome: "raised", computed by qkv ("own"), or "handed" to PyTorch."""
     counts: Counter[str] = Counter()
     handed = []
     whole, ours.as_torch = ours.as_torch, lambda *given: handed.append(given) or whole(*given)

@@ -38,7 +38,7 @@ def in_a_process(program):
     return done.stdout.split()
 
 
-def test_the_number_is_pytorchs():
+def test_the_number_of_threads_is_pytorchs():
     assert qkv.info()["threads"] == 2
     torch.set_num_threads(3)
     assert qkv.info()["threads"] == 3
@@ -49,7 +49,7 @@ def test_the_number_is_pytorchs():
     assert qkv.info()["threads"] == 1
 
 
-def test_not_shared_it_is_the_processors():
+def test_without_sharing_each_processor_has_a_thread():
     assert qkv.torch.share_workers(False) is False
     assert _core.openmp_threads() == 0
     torch.set_num_threads(7)

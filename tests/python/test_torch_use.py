@@ -77,7 +77,7 @@ def test_copies_of_results():
         assert torch.equal(other.top[1], results.top[1])
 
 
-def test_pictures_hatch_what_a_call_masked():
+def test_pictures_hatch_masked_pairs():
     if not _picture.PROGRAM.is_file():
         pytest.skip("no program qkv in this build of the package")
     x = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(1))
@@ -90,7 +90,7 @@ def test_pictures_hatch_what_a_call_masked():
         qkv.torch.attention(x, x, x, **{**options, "bias": bias.requires_grad_()}),
     ):
         shown = qkv.show(found)
-        # The future and key 1 are masked.
+        # Keys after the query, and key 1, are masked.
         masked = {cell for cell in range(9) if cell not in (0, 3, 6, 8)}
         titles = re.findall("<title>(.) → (.): masked</title>", shown.svg)
         assert {3 * int(i) + int(j) for i, j in titles} == masked
@@ -444,7 +444,7 @@ def test_devices_are_not_mixed():
 
 @pytest.mark.parametrize("wants", [False, True])
 @pytest.mark.parametrize("name", ["scale", "softcap", "rotary_base", "rotary_frequencies"])
-def test_gradients_that_there_are_not(name, wants):
+def test_arguments_without_gradients_must_not_require_them(name, wants):
     value = torch.full((4,) if name == "rotary_frequencies" else (), 0.5)
     options = {"rotary": "halves"} if name.startswith("rotary") else {}
     q = leaf() if wants else X
@@ -477,7 +477,7 @@ def test_a_list_of_tensors_with_gradients_without_autograd():
 
 @needs_operator
 @pytest.mark.parametrize("name", ["scale", "rotary_frequencies"])
-def test_gradients_that_there_are_not_in_torch_func(name):
+def test_arguments_without_gradients_under_torch_func(name):
     def loss(value):
         rotary = "halves" if name == "rotary_frequencies" else None
         return attention(X, X, X, rotary=rotary, **{name: value}).sum()

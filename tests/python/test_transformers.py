@@ -125,10 +125,10 @@ def mask_functions():
 def test_block_masks_of_transformers_are_masks(name, calls):
     model, inputs = make(name), inputs_for(name)
     for kind, function in mask_functions().items():
-        places = [torch.arange(n).reshape(shape) for n, shape in (
+        indices = [torch.arange(n).reshape(shape) for n, shape in (
             (2, (2, 1, 1, 1)), (1, (1, 1, 1, 1)), (LENGTH, (1, 1, -1, 1)), (LENGTH, (1, 1, 1, -1)),
         )]  # fmt: skip
-        allowed = function(*places).expand(2, 1, LENGTH, LENGTH)
+        allowed = function(*indices).expand(2, 1, LENGTH, LENGTH)
         model.set_attn_implementation("eager")
         bias = torch.zeros(allowed.shape, dtype=F64).masked_fill(~allowed, -1e300)
         want = model(**{**inputs, "attention_mask": bias}, output_attentions=True)
@@ -156,13 +156,13 @@ def test_block_masks_in_graphs(kind):
     masked = {**inputs_for("llama"), "attention_mask": block_mask_of(functions[kind])}
     torch._dynamo.reset()
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager", dynamic=False)
-    made = []
+    found = []
     for one in (model, compiled):
         model.zero_grad()
         logits = one(**masked).logits
         logits.square().sum().backward()
-        made.append([logits, *(p.grad.clone() for p in model.parameters() if p.grad is not None)])
-    assert all(torch.equal(x, y) for x, y in zip(*made)) and len(made[0]) == len(made[1]) > 5
+        found.append([logits, *(p.grad.clone() for p in model.parameters() if p.grad is not None)])
+    assert all(torch.equal(x, y) for x, y in zip(*found)) and len(found[0]) == len(found[1]) > 5
 
 
 def test_block_masks_that_do_not_fit():
@@ -176,7 +176,7 @@ def test_block_masks_that_do_not_fit():
             model(**{**inputs, "attention_mask": block_mask_of(causal, **sizes)})
 
 
-def test_models_differ_by_what_they_are_for():
+def test_the_window_and_the_softcap_have_an_effect():
     """The window and the soft-cap change the results."""
     for name, more in (("gemma2", "attn_logit_softcapping"), ("gemma2", "sliding_window")):
         inputs = inputs_for(name)
@@ -433,7 +433,7 @@ def test_a_module_that_does_not_say_whether_it_is_causal():
     torch.testing.assert_close(one, by_formula(inputs[0][:, :, :1], *inputs[1:], 0), **CLOSE)
 
 
-def test_arguments_are_named():
+def test_errors_name_arguments():
     query, key, value = tensors()
     with pytest.raises(ValueError, match="^attention: k has D = 7 but q has D = 8"):
         CALLED(Module(), query, key[..., 1:], value, None)

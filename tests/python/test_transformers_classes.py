@@ -156,7 +156,7 @@ def test_a_mask_that_sees_all_is_not_taken_for_a_causal_one(monkeypatch):
     for layer in model.encoder.layer:
         layer.attention.self.is_causal = True  # the module's attribute is wrong
     assert torch.equal(model(words)[0], want)
-    # All elements share one byte: this masks every pair. A mask that the model changes is obeyed.
+    # All elements share one byte, so this masks every pair; a mask that a model changes is obeyed.
     mask[0, 0, 0, 0] = False
     called = transformers.AttentionInterface._global_mapping["qkv"]
     inputs = [torch.ones(1, 4, 9, 8)] * 3

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares qkv.torch.look at models of Transformers with eager's output_attentions."""
+"""Compares weights that look records in Transformers' models with eager's output_attentions."""
 
 import pytest
 
@@ -136,7 +136,7 @@ def test_names_of_layers():
         pass
 
 
-def test_attention_code_of_a_models_own_is_not_seen():
+def test_attention_in_a_models_own_code_is_not_recorded():
     sizes = {"vocab_size": 40, "hidden_size": 32, "n_layer": 1, "n_head": 4}
     model = transformers.BloomModel(transformers.BloomConfig(**sizes)).eval()
     with qkv.torch.look(model, top=1) as seen:
@@ -169,7 +169,7 @@ def test_arguments_by_position_and_other_masks():
     with qkv.torch.look(model, rows=ALL) as seen:
         model(query, None, "eager")
     want = qkv.attention(query, query, None, scale=0.25, return_weights=True).weights
-    torch.testing.assert_close(seen[0].weights, want)  # eager masks only by the mask
+    torch.testing.assert_close(seen[0].weights, want)  # without a mask, eager masks nothing
     message = "^look: masks of Masked must be tensors, got str: choose another attn_implementation$"
     with qkv.torch.look(model, rows=ALL), pytest.raises(TypeError, match=message):
         model(query, "a mask")

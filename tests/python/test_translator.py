@@ -46,7 +46,7 @@ def dates():
 def folder(tmp_path_factory):
     """A folder with two runs on words: RUN, and NONE, which has no attention.
 
-    Words that occur fewer than nine times are <unk> in both, among sources and targets.
+    In both runs, words that occur fewer than nine times are <unk>, in sources and in targets.
     """
     made = tmp_path_factory.mktemp("runs")
     pairs = "the cat sat\tle chat dort\na dog ran\tun chien court\nthe dog sat\tle chien dort\n"
@@ -110,7 +110,7 @@ def test_alignments_equal_the_file(tmp_path, demo):
             assert (arrays["line"], arrays["translation"]) == ([one.line], [one.text])
 
 
-def test_are_drawn_as_by_the_program(tmp_path, demo):
+def test_translations_are_drawn_as_by_the_program(tmp_path, demo):
     one = demo.translate("I am hungry.")
     shown = qkv.show(one).text(80)
     wanted = run(tmp_path, "translate", "--demo", one.line, "--show", "--color", "never").decode()
@@ -234,14 +234,14 @@ def test_wrong_calls(dates, arguments, kind, text):
     assert str(caught.value) == f"Translator.translate: {text}"
 
 
-def test_wrong_words(dates):
+def test_wrong_keywords_and_direct_construction(dates):
     with pytest.raises(TypeError, match=r"Translator.translate\(\) got .* Did you mean 'beam'\?"):
         dates.translate("a", beams=3)
     with pytest.raises(TypeError, match=r"^Translator: made by Translator.load\(path\)"):
         qkv.Translator()
 
 
-def test_what_is_no_model(folder, tmp_path):
+def test_paths_that_are_no_models(folder, tmp_path):
     def refusal(path, kind=ValueError):
         with pytest.raises(kind) as caught:
             qkv.Translator.load(path)

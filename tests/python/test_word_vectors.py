@@ -29,9 +29,9 @@ def binary():
 
 @pytest.fixture
 def path(tmp_path):
-    made = tmp_path / "v.txt"
-    made.write_text(TEXT, encoding="utf-8")
-    return made
+    file = tmp_path / "v.txt"
+    file.write_text(TEXT, encoding="utf-8")
+    return file
 
 
 @pytest.mark.parametrize("content", [TEXT.encode(), b"4 2\n" + TEXT.encode(), binary()],

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests invalid calls that only Python can make, and their error messages, word for word."""
+"""Tests the errors of invalid calls from Python, and unusual arguments that must work."""
 
 import ml_dtypes
 import numpy as np
@@ -73,9 +73,9 @@ WRONG = [
     ({"q": strange.OnGpu()}, TypeError,
      f"q must be an array on the CPU, got OnGpu on DLPack device type 2{ON_GPU}"),
     ({"q": strange.Exporter(device=())}, TypeError,
-     "q must give a pair of integers as its DLPack device, got tuple of length 0 of Exporter"),
+     "q must give a pair of integers as its DLPack device, got () from Exporter"),
     ({"q": strange.Exporter(device=(None, 0))}, TypeError,
-     "q must give a pair of integers as its DLPack device, got tuple of length 2 of Exporter"),
+     "q must give a pair of integers as its DLPack device, got (None, 0) from Exporter"),
     ({"k": strange.NoCapsule(3)}, TypeError,
      "k must give a DLPack tensor of the CPU, got NoCapsule"),
     ({"k": strange.Exporter((2, 5, 8), place=strange.CUDA)}, TypeError,
@@ -92,9 +92,9 @@ WRONG = [
     ({"score": None}, TypeError, f"{SCORES} None"),
     ({"score": 1}, TypeError, f"{SCORES} int 1"),
     ({"params": {"W": WQ}}, ValueError,
-     "params is given but the score str 'scaled_dot' has no parameters"),
+     "params is given but the score 'scaled_dot' has no parameters"),
     ({"params": {}, "score": "dot"}, ValueError,
-     "params is given but the score str 'dot' has no parameters"),
+     "params is given but the score 'dot' has no parameters"),
     (BILINEAR, ValueError, 'params["W"] is absent but the score needs it'),
     ({**BILINEAR, "params": {}}, ValueError, 'params["W"] is absent but the score needs it'),
     ({**BILINEAR, "params": {"W": None}}, ValueError,
@@ -148,8 +148,8 @@ WRONG = [
     ({"causal": 1}, TypeError,
      'causal must be False, True, "bottom_right" or "top_left", got int 1'),
     ({"causal_offset": 1, "causal": "top_left"}, ValueError,
-     "causal_offset is given but causal names a corner, str 'top_left'; "
-     "with an offset causal is True or False"),
+     "causal_offset is given but causal is 'top_left', which names a corner; "
+     "causal must be True or False if causal_offset is given"),
     ({"causal_offset": 1.5, "causal": True}, TypeError,
      "causal_offset must be an integer, got float 1.5"),
     ({"causal_offset": [0.5, 1.0], "causal": True}, TypeError,
@@ -220,7 +220,7 @@ WRONG = [
     ({"return_pooled": (4,)}, TypeError,
      "return_pooled must be None or (m, n), got tuple of length 1"),
     ({"return_pooled": (4, 0)}, ValueError,
-     "return_pooled must be (m, n) of 1 or more each, got tuple of length 2"),
+     "return_pooled must be (m, n), both 1 or more, got (4, 0)"),
     ({"return_pooled": (4, 1.5)}, TypeError, "return_pooled[1] must be an integer, got float 1.5"),
     ({"return_top": -1}, ValueError, "return_top must be 0 (off) or more, got int -1"),
     ({"return_top": 1.0}, TypeError, "return_top must be an integer, got float 1.0"),
@@ -256,7 +256,8 @@ def test_attention(case):
 def is_backward(case):
     """Whether attention_backward refuses the case for the same reason.
 
-    It has no arguments return_..., and refuses an absent v because `out` is given.
+    attention_backward has no arguments return_..., and refuses an absent v for another reason:
+    `out` is given.
     """
     change = case[0]
     is_without_v = change.get("v", V) is None
@@ -362,7 +363,7 @@ def test_other_functions(call, error, message):
     ],
     ids=name_of,
 )
-def test_errors_of_objects(change):
+def test_errors_that_methods_of_arguments_raise(change):
     with pytest.raises(strange.Surprise):
         attend(**change)
 
@@ -388,7 +389,7 @@ GIVES = "must be an array on the CPU that exports its memory, got"
 
 
 def tensor_cases(torch):
-    """Tensors for q, and the errors that they give."""
+    """Pairs of a tensor for q, and the message of its TypeError after "attention: "."""
     return [
         (torch.ones(2, 3, 8, device="meta"),
          f"q {GIVES} Tensor (Unknown device type meta for Dlpack)"),
@@ -422,14 +423,14 @@ def test_tensors(case):
 def odd_memory(array):
     """A copy of the array at an odd address, unaligned unless an element is one byte."""
     memory = np.zeros(array.nbytes + 1, np.uint8)
-    odd = np.frombuffer(memory.data, array.dtype, array.size, offset=1).reshape(array.shape)
-    odd[...] = array
-    assert odd.flags.aligned == (array.itemsize == 1)
-    return odd
+    copy = np.frombuffer(memory.data, array.dtype, array.size, offset=1).reshape(array.shape)
+    copy[...] = array
+    assert copy.flags.aligned == (array.itemsize == 1)
+    return copy
 
 
 def between_elements(array):
-    """The array as a field of records with one more byte, so that strides are odd for float32."""
+    """A copy of the array in records with one more byte, so that most floats are unaligned."""
     records = np.zeros(array.shape, np.dtype([("value", array.dtype), ("more", np.uint8)]))
     records["value"] = array
     return records["value"]
@@ -447,7 +448,7 @@ def between_elements(array):
     ],
     ids=["not aligned", "records", "other byte order", "backwards", "memoryview", "masked_array"],
 )
-def test_memory_that_works(change):
+def test_unusual_memory_works(change):
     random = np.random.default_rng(1)
     q, k, v = (random.standard_normal(shape, F) for shape in [(2, 3, 8), (2, 5, 8), (2, 5, 6)])
     lengths, mask = np.array([2, 5]), random.random((3, 5)) < 0.8
@@ -467,7 +468,8 @@ def repeated(*shape):
 HUGE = 2**50  # no machine has memory for that many results
 
 
-# Errors of NumPy's, except where a text names attention.
+# NumPy raises these errors, except those whose message begins with "attention:". Only the
+# beginning of a message is compared.
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [

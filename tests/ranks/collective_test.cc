@@ -29,7 +29,7 @@ void on_any_number(const F& f) {
   }
 }
 
-// The tests' own ranks.
+// Tests ThreadRanks itself, the ranks of all these tests.
 TEST(ThreadRanks, EndAWaitForARankThatHasEnded) {
   const auto error = [](Sending sending, const auto& first, const auto& second) {
     return test::message_of<std::logic_error>([&] {
@@ -128,7 +128,8 @@ TEST(Collective, AnErrorIsThrownByTheLowestRankThatHasOne) {
   }
 }
 
-// Ten rows move from each division among four ranks to each; in some a rank has no rows.
+// Moves ten rows from each division among four ranks to each. A division lists the ranks' first
+// rows, then 10; in all but one, some rank has no rows.
 TEST(Collective, MovesRows) {
   const std::vector<std::vector<Index>> divisions{
       {0, 4, 4, 9, 10}, {0, 0, 0, 10, 10}, {0, 3, 6, 8, 10}, {0, 10, 10, 10, 10}};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of a sequence that ranks divide has the bits of one process, for every number of ranks,
-// both ways to divide it, and every option.
+// Compares attention of a sequence that is divided among ranks with one process. out and lse are
+// bit-identical; so are dq, dk and dv of dot products without input transforms.
 #include "ranks/ring.h"
 
 #include <algorithm>
@@ -27,7 +27,7 @@
 namespace qkv::test {
 namespace {
 
-// A way to divide rows among ranks, and the parts of each.
+// A way to divide rows among ranks, and the parts that each rank has.
 struct Division {
   Sharding sharding;
   std::vector<std::vector<Part>> parts;
@@ -65,8 +65,7 @@ Division zigzag_parts(int ranks, Index part, Index zigzags = 1) {
   return division;
 }
 
-// The rows of a rank along an axis, one part after the other. Broadcast axes and absent arrays
-// stay.
+// Returns the rows in `parts`, numbered along `axis`, one part after the other.
 Tensor rows_of(const ConstView& x, int axis, const std::vector<Part>& parts) {
   Dims shape = x.shape();
   shape[axis] = 0;
@@ -81,7 +80,7 @@ Tensor rows_of(const ConstView& x, int axis, const std::vector<Part>& parts) {
   return rows;
 }
 
-// A rank's rows of the arrays of a call.
+// A rank's rows of the arrays of a call; arrays of options that all rows share are whole.
 struct Local {
   Local(const Inputs& whole, const Options& all, const std::vector<Part>& parts)
       : q(rows_of(whole.q, 2, parts)),
@@ -129,7 +128,7 @@ Forward run_rank(const Local& local, Ranks& ranks, Sharding sharding) {
   return own;
 }
 
-// One rank, ranks that have unequal numbers of rows, one that has none; zigzag.
+// Contiguous parts (one rank; unequal parts; an empty part) and zigzags.
 std::vector<Division> divisions() {
   if (!is_thorough()) return {contiguous_parts({1024, 0, 512, 100}), zigzag_parts(2, 512)};
   return {contiguous_parts({700}),
@@ -189,7 +188,7 @@ TEST(Ring, HasTheBitsOfOneProcessForEveryType) {
 
 // ---- gradients ------------------------------------------------------------------------------
 
-// A rank's rows of the arrays that a backward pass reads.
+// A rank's rows of out, lse and dout.
 struct SavedRows {
   Tensor out, lse, dout;
 };
@@ -228,7 +227,8 @@ struct Backward {
   }
 };
 
-// The largest difference of two arrays, relative to the largest number.
+// The largest difference of two arrays, divided by the largest |want| or by 1, if that is larger.
+// It is infinite if `got` has a NaN or another size.
 double relative_error(const ConstView& got, const ConstView& want) {
   const std::vector<double> x = values_of(got);
   const std::vector<double> y = values_of(want);
@@ -242,14 +242,14 @@ double relative_error(const ConstView& got, const ConstView& want) {
   return error / largest;
 }
 
-// A comparison of the gradients of ranks: with which gradients, and which of them bit by bit.
+// How compare_gradients() compares: with which gradients, and which must be bit-identical.
 struct Expected {
-  bool of_one_rank = false;  // else of attention_backward()
+  bool of_one_rank = false;  // with the ring call on one rank, else with attention_backward()
   bool same_rows = true;     // dq, dk, dv
   bool same_others = true;
 };
 
-// Compares the gradients of ranks and of one process.
+// Compares the gradients of ranks with those of one process; if `rows_alone`, only dq, dk and dv.
 void compare_gradients(const Whole& x, const Options& options, const Division& division,
                        bool rows_alone, const Expected& expected = {}) {
   const Forward whole = run_whole(x, options);
@@ -295,7 +295,7 @@ void compare_gradients(const Whole& x, const Options& options, const Division& d
   });
 }
 
-// With as many key heads as heads, and with fewer.
+// With as many key heads as query heads, and with fewer.
 TEST(Ring, GradientsHaveTheBitsOfOneProcess) {
   int calls = 0;
   for (const Division& division : divisions()) {
@@ -316,7 +316,7 @@ TEST(Ring, GradientsHaveTheBitsOfOneProcess) {
   }
 }
 
-// Spans that are divided one after the other: ranks meet more often.
+// With two zigzags, each rank has four parts.
 TEST(Ring, HasTheBitsOfOneProcessInManyZigzags) {
   const Division division = zigzag_parts(2, 512, 2);
   const Whole x(division.total(), division.total(), DType::kFloat32, ScoreKind::kDot, 17, 4);
@@ -364,7 +364,7 @@ TEST(Ring, AllOtherGradientsAddUp) {
   }
 }
 
-// Gradients that differ from those of one call are the same for any division, one rank among them.
+// The gradients may differ from those of attention_backward(), but not from those of one rank.
 TEST(Ring, OtherGradientsDoNotDependOnTheRanks) {
   const std::vector<Division> all{contiguous_parts({1024, 0, 100}), contiguous_parts({512, 612}),
                                   zigzag_parts(2, 512), contiguous_parts({512, 1536})};
@@ -388,7 +388,7 @@ TEST(Ring, OtherGradientsDoNotDependOnTheRanks) {
   }
 }
 
-// Ranks without rows give a bias that all queries share no row, too.
+// If all queries share one row of bias, a rank without queries may pass a bias without rows.
 TEST(Ring, GradientsOfASharedBiasNeedNoRows) {
   for (const Index total : {1, 600}) {
     const Whole x(total, total, DType::kFloat64);
@@ -412,7 +412,7 @@ TEST(Ring, GradientsOfASharedBiasNeedNoRows) {
   }
 }
 
-// A bias that all queries share.
+// Every rank gets the whole gradient of a bias that all queries share.
 TEST(Ring, GradientsOfASharedBiasAddUp) {
   const Division division = contiguous_parts({512, 512, 1});
   const Whole x(division.total(), division.total(), DType::kFloat64);
@@ -437,7 +437,7 @@ TEST(Ring, GradientsOfASharedBiasAddUp) {
   });
 }
 
-// The gradients of a table and of a slope for each head, which expressions read.
+// An expression reads two arrays: a table, and a slope for each head.
 TEST(Ring, GradientsOfCapturedArraysAddUp) {
   for (const Division& division : {contiguous_parts({512, 0, 512, 100}), zigzag_parts(2, 512)}) {
     const Whole x(division.total(), division.total(), DType::kFloat64);
@@ -527,7 +527,8 @@ TEST(Ring, GradientsThatAreNanHaveOneNan) {
 
 // ---- errors ---------------------------------------------------------------------------------
 
-// The errors of the ranks in a call whose arguments `change` spoils on some.
+// Calls ring_attention() with lengths[r] rows on rank r, after `change` has changed the arguments.
+// Returns each rank's error, or "".
 std::vector<std::string> errors_of(
     const std::vector<Index>& lengths, Sharding sharding,
     const std::function<void(int, Inputs&, Options&, Outputs&)>& change) {
@@ -675,7 +676,7 @@ TEST(Ring, ErrorsOfCapturedGradientsAreThoseOfTheRankThatHasThem) {
             "ranks 0 and 1");
 }
 
-// The error of one rank's function, by its text.
+// Returns the text of the error that f throws, or "".
 template <class F>
 std::string error_of(const F& f) {
   try {
@@ -686,8 +687,8 @@ std::string error_of(const F& f) {
   return "";
 }
 
-// An error while the other ranks wait for the keys of the rank that has it: each rank throws, and
-// the ranks can be used again.
+// Rank 1 fails while other ranks wait for its messages: each rank throws, and the ranks can be used
+// again.
 TEST(Ring, ErrorsAmongMessagesEndTheCallOnAllRanks) {
   const Division division = contiguous_parts({1024, 512, 1024, 700});
   const Whole x(division.total(), division.total(), DType::kFloat32);
@@ -696,7 +697,7 @@ TEST(Ring, ErrorsAmongMessagesEndTheCallOnAllRanks) {
   const Tensor numbers = normal({2}, 9);
   const Captured table(numbers, "table");
   const Symbols at;
-  // Wrong for one query of rank 1 and one key of the rank, which no other check of the call reads.
+  // Reads the table out of bounds only for query 1030, which rank 1 has, and `key`.
   const auto wrong_at = [&](Index key) {
     return Options{.mods = {score_mod(at.s + table(where(at.i == 1030 && at.j == key, 5, 0)))},
                    .sinks = x.sinks};

@@ -59,7 +59,7 @@ TEST(UnorderedSums, KeepInfinityAndNan) {
   EXPECT_EQ(bits(sum_of({std::nan(""), nan})), bits(std::nan("")));
 }
 
-// The terms are integers times powers of two, so that an integer of 128 bits holds the exact sum.
+// The terms are integers times 2^power: an integer of 128 bits holds their sum over 2^power.
 TEST(UnorderedSums, AreThoseOfIntegers) {
   std::mt19937_64 random(1);
   for (int round = 0; round < 200; ++round) {
@@ -77,7 +77,7 @@ TEST(UnorderedSums, AreThoseOfIntegers) {
   }
 }
 
-// Terms differ by up to 2^300, so that some lie below the digits that the sum keeps.
+// The terms have factors of 1 to 2^299, so that some lie below the digits that the sum keeps.
 TEST(UnorderedSums, AreTheSameInAnyOrder) {
   std::mt19937_64 random(2);
   for (int round = 0; round < 500; ++round) {

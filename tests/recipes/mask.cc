@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs with mask.patch, which adds Every{step}. On every path of this processor, forward and
 // backward, Every{3} gives the results of the same mask given as an array, for a whole sequence and
-// for a part of one, whose first query and first key have other positions.
+// for a part of one that does not begin at query 0 and key 0.
 #include <cmath>
 #include <cstddef>
 #include <cstdio>

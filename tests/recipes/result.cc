@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs with result.patch, which adds max_weight. On every path of this processor, with and without
 // a sink, max_weight is the largest of the weights, and a plan that writes nothing else gives the
-// same bits. Wrong arrays for it are errors.
+// same bits. Wrong arrays for max_weight are errors.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>

@@ -46,7 +46,7 @@ struct Call {
   }
 };
 
-// The larger of an error that is no NaN and another one. Infinity stands for NaN.
+// The larger of two errors, of which the first is no NaN. A NaN as the second gives infinity.
 double larger(double error, double other) {
   return std::isnan(other) ? HUGE_VAL : std::max(error, other);
 }

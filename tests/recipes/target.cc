@@ -57,8 +57,8 @@ bool agree(const std::string& product, const qkv::Options& options) {
   return same;
 }
 
-// A query with a single key gets the value of that key: these float16 values, the bits of which are
-// given, must come back.
+// With a single key, out is that key's value. Returns whether float16 values, given here by their
+// bits, come back unchanged.
 bool keeps_float16(const std::string& path) {
   const std::vector<std::uint16_t> values{0x7C00, 0xFC00, 0x7BFF, 0x0001, 0x3C01};
   const auto width = static_cast<Index>(values.size());

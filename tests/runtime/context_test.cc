@@ -108,8 +108,8 @@ TEST_F(Contexts, OnlyOneOfManyThreadsGetsIt) {
 }
 
 TEST_F(Contexts, GoFromThreadToThread) {
-  // The turns are taken without synchronising. Taking the context must synchronise, or the thread
-  // sanitizer sees the two threads race for the number.
+  // `turn` is relaxed, so it does not order the threads' accesses to `number`. The calls on the
+  // context must do so, or the thread sanitizer reports a race.
   Context context;
   int number = 0;
   std::atomic<int> turn{0};
@@ -231,7 +231,7 @@ TEST_F(Contexts, LendMemoryBetweenCalls) {
     const runtime::BorrowedMemory borrowed(context, 1000);
     first = borrowed.memory();
     ASSERT_NE(first, nullptr);
-    runtime::Call(context, "Plan", 2048, 64);  // calls in the meantime have memory of their own
+    runtime::Call(context, "Plan", 2048, 64);  // this call gets other memory
     const runtime::BorrowedMemory other(context, 64);
     EXPECT_NE(other.memory(), first);
   }

@@ -26,7 +26,7 @@ namespace {
 
 using Fork = Watched;
 
-// A fixture of tests whose child starts threads.
+// A fixture for tests in which a forked child starts threads.
 class ForkAndStart : public Watched {
  protected:
   void SetUp() override {

@@ -43,7 +43,7 @@ void wait_for_threads(std::ptrdiff_t count) {
 }
 
 // Returns the number of threads before the test starts any. A sanitizer may start a thread of its
-// own with the first, so one is started and ended before.
+// own when the first thread starts, so a thread is started and ended before they are counted.
 std::ptrdiff_t settled_thread_count() {
   pid_t number = 0;
   std::thread([&] { number = ::gettid(); }).join();

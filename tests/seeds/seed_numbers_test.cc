@@ -24,7 +24,7 @@
 #include "commands/about/seed_expressions.h"
 #include "tests/support/compare.h"
 
-// "000_line_19_row_36": the row's line in the document and in the table.
+// Such as "000_line_19_row_36": the document, and the row's line in it and in the table.
 std::string test_name(const SeedRow& row) {
   std::string name = row.document + "_line_" + row.line + "_row_" + std::to_string(row.table_line);
   std::replace(name.begin(), name.end(), '-', '_');
@@ -48,7 +48,7 @@ TEST_P(SeedNumbers, AreThePrintedOnes) {
   EXPECT_EQ(report.numbers, row.truth ? 0 : static_cast<int>(row.expected.size()));
 }
 
-// Any other digit, in any place that counts, disagrees.
+// A number that is changed by 1 in the units or in a printed decimal disagrees.
 TEST_P(SeedNumbers, WithAnotherDigitAreNot) {
   const SeedRow& row = GetParam();
   const std::vector<double> got = seed_values(row.expression);
@@ -115,7 +115,7 @@ TEST(SeedTable, UsesEveryExpression) {
 
 // ---- a wrong table is found ---------------------------------------------------------------------
 
-// The table with the first `from` written as `to`.
+// Returns the table with its first `from` replaced by `to`.
 std::string changed_table(std::string_view from, std::string_view to) {
   std::string table(embedded_seed_table());
   const std::size_t at = table.find(from);

@@ -103,7 +103,7 @@ TEST_P(MaskByFill, SpreadsOverWhatIsMaskedWhereNothingIsSeen) {
   }
 }
 
-// A live score below the fill loses to it.
+// If the scores of unmasked keys lie below the fill, the listing attends to masked keys.
 TEST_P(MaskByFill, PicksWhatIsMaskedWhereScoresLieBelowTheFill) {
   Tensor q = any({2, 3, 4}, 1);
   Tensor k = zeros({2, 5, 4});

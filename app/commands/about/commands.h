@@ -5,8 +5,8 @@
 #include "commands/shell/command.h"
 #include "commands/shell/console.h"
 
-// Each function adds one command to the program; the command runs when the command line has been
-// parsed. `common` must outlive the parsing.
+// Each function adds one command to the program. The command runs after its command line has been
+// parsed; `common` must live until it has finished.
 void add_info(const Command& program, const Common& common);
 void add_bench(const Command& program, const Common& common);
 void add_demo(const Command& program, const Common& common);

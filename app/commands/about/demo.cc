@@ -40,8 +40,8 @@ struct Scored {
   WordAttention attention;
 };
 
-// A weight in percent, three columns wide, or a dot if it rounds to 0. With `colour`, the cell's
-// background is one of the 24 greys of xterm's 256 colours, from 232, brighter for larger weights.
+// A weight in percent, three columns wide, or a dot if it is below 0.5 %. With `colour`, the cell's
+// background is one of xterm's 24 greys (colours 232 to 255), brighter for larger weights.
 std::string cell(double weight, bool colour) {
   std::string text = weight < 0.005 ? " . " : fmt::format("{:3.0f}", 100 * weight);
   if (!colour) return text;
@@ -49,20 +49,20 @@ std::string cell(double weight, bool colour) {
   return fmt::format("\x1b[48;5;{}m\x1b[38;5;{}m{}\x1b[0m", grey, weight < 0.5 ? 255 : 232, text);
 }
 
-// The scores that the four documents use.
+// The scores that the four introductory documents (docs/seeds.md) use.
 constexpr std::array kSeedScores{qkv::ScaledDot::kName, qkv::Dot::kName, qkv::Bilinear::kName,
                                  qkv::Additive::kName};
 
 constexpr int kLabel = 9;  // width of the row labels, such as "3 walks"
 
-// The weight tables of the given scores, drawn next to each other.
+// The weight tables of the scores in `all`, drawn side by side.
 std::string band(const WordInput& input, std::span<const Scored> all, bool colour) {
   const auto words = static_cast<Index>(input.tokens.size());
-  const auto block = static_cast<std::size_t>(3 * words);
+  const auto table_width = static_cast<std::size_t>(3 * words);
   std::string names(kLabel, ' ');
   std::string numbers(kLabel, ' ');
   for (const Scored& scored : all) {
-    names += fmt::format("   {:<{}}", scored.name, block);
+    names += fmt::format("   {:<{}}", scored.name, table_width);
     numbers += "   ";
     for (Index j = 1; j <= words; ++j) numbers += fmt::format("{:3}", j);
   }
@@ -91,14 +91,14 @@ std::string four_scores(const Common& common, bool colour) {
     all.push_back({score.name, attend_words(input, options, {}, common, true)});
   }
 
-  // The tables are side by side, or in several bands if the terminal is too narrow for all of them.
+  // All tables are side by side, or in several bands if the terminal is too narrow for that.
   const auto words = static_cast<int>(input.tokens.size());
   const int fitting = std::max(1, (table_columns() - kLabel) / (3 + 3 * words));
   const auto bands = table_columns() == 0 ? 1 : (std::ssize(all) + fitting - 1) / fitting;
-  const auto most = static_cast<std::size_t>((std::ssize(all) + bands - 1) / bands);
+  const auto per_band = static_cast<std::size_t>((std::ssize(all) + bands - 1) / bands);
   std::string text;
-  for (std::size_t n = 0; n < all.size(); n += most) {
-    text += band(input, std::span(all).subspan(n, std::min(most, all.size() - n)), colour);
+  for (std::size_t n = 0; n < all.size(); n += per_band) {
+    text += band(input, std::span(all).subspan(n, std::min(per_band, all.size() - n)), colour);
   }
   return text;
 }

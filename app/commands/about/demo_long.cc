@@ -25,10 +25,11 @@ using qkv::Tensor;
 
 constexpr Index kHeads = 8, kWidth = 64;
 // Positions of the keys planted for the last query of head 0, in thousandths of the sequence.
-constexpr Index kHidden[] = {731, 158, 402, 967, 23};
-constexpr Index kFound = std::size(kHidden);
+constexpr Index kPlanted[] = {731, 158, 402, 967, 23};
+constexpr Index kFound = std::size(kPlanted);
 
-// Whether this build is optimised. NDEBUG is checked too, since -Og defines __OPTIMIZE__.
+// Whether this build is optimised and without sanitizers. NDEBUG is checked too, since -Og defines
+// __OPTIMIZE__.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__OPTIMIZE__) || \
     !defined(NDEBUG)
 constexpr bool kFastBuild = false;
@@ -36,7 +37,7 @@ constexpr bool kFastBuild = false;
 constexpr bool kFastBuild = true;
 #endif
 
-constexpr int kBursts = 10;  // bursts of the peak before each measured pass
+constexpr int kBursts = 10;  // bursts in each measurement of the peak
 
 qkv::Options causal() {
   qkv::Options options;
@@ -81,7 +82,7 @@ struct Sequence {
     }
     const float* query = q.values<float>().data() + (tokens - 1) * kWidth;
     float likeness = 1.5F;
-    for (const Index place : kHidden) {
+    for (const Index place : kPlanted) {
       float* key = k.values<float>().data() + tokens * place / 1000 * kWidth;
       for (Index c = 0; c < kWidth; ++c) key[c] = likeness * query[c];
       likeness -= 0.05F;
@@ -89,25 +90,24 @@ struct Sequence {
   }
   Index tokens() const { return q.size(2); }
   qkv::Inputs inputs() const { return {q, k, v, {}, {}}; }
-  // Floating-point operations of the forward pass: two for each multiply-add, of the query-key
-  // pairs that a causal mask leaves.
+  // The floating-point operations of the causal forward pass; a multiply-add counts as two.
   double operations() const {
     const auto t = static_cast<double>(tokens());
     return 4.0 * static_cast<double>(kHeads * kWidth) * t * (t + 1) / 2;
   }
   double backward_operations() const { return 2.5 * operations(); }
-  // Bytes of the full matrix of weights, which is also the size of their gradients.
+  // The bytes of all weights [1,H,T,T]; the gradients of the weights would take as many.
   double matrix_bytes() const {
     const auto t = static_cast<double>(tokens());
     return sizeof(float) * static_cast<double>(kHeads) * t * t;
   }
-  static constexpr int kArrays = 8;
+  static constexpr int kArrays = 8;  // arrays of the shape of q
   Tensor q, k, v, out, lse, dout, dq, dk, dv;
 };
 
-// The keys with the largest weights for the last query of head 0, computed by a separate call whose
-// only queries are the last ones.
-std::string looked_at(const Sequence& x, qkv::Context& context) {
+// The kFound keys with the largest weights for the last query of head 0, as text. They are computed
+// by a separate call, whose queries are the last one of each head.
+std::string top_keys_text(const Sequence& x, qkv::Context& context) {
   Tensor weights(DType::kFloat32, {1, kHeads, 1, kFound});
   Tensor keys(DType::kInt64, weights.shape());
   const auto last = qkv::slice(x.q.view(), 2, x.tokens() - 1, x.tokens());
@@ -132,7 +132,8 @@ double seconds_of(const Work& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-// The peak to compare with: the rate of multiply-adds in registers on all threads at once.
+// The peak to compare with, in operations per second: the rate of multiply-adds in registers on all
+// threads at once.
 class Peak {
  public:
   // `operations` is the work of the measured call. The peak is not measured if the call is too
@@ -156,6 +157,7 @@ class Peak {
     }
   }
   double best() const { return *std::ranges::max_element(rates_); }
+  // How far the median burst is below the best one, as a part of the best.
   double spread() const { return 1 - qkv::bench::median_of(rates_) / best(); }
 
  private:
@@ -164,36 +166,36 @@ class Peak {
   std::vector<double> rates_;
 };
 
-// Seconds of each round for the plain forward pass, the backward pass and the forward pass with a
-// user-defined score, and the ratio of that score's time to the plain time.
+// For each round, the seconds of the plain forward pass, of the backward pass and of the forward
+// pass with a mod (a user-defined score), and the time with the mod divided by the plain time.
 struct Rounds {
   std::vector<double> plain;
   std::vector<double> backward;
-  std::vector<double> own;
+  std::vector<double> with_mod;
   std::vector<double> ratios;
 };
 
-// Measures the three calls and the peak alternately, so that clock drift affects all of them alike.
-Rounds run_in_turn(Sequence& x, qkv::Plan& plain, qkv::Plan& own, Peak& peak) {
+// Measures the three calls and the peak in turn, so that clock drift affects all of them alike.
+Rounds run_in_turn(Sequence& x, qkv::Plan& plain, qkv::Plan& with_mod, Peak& peak) {
   constexpr double kSeconds = 6;
-  constexpr std::size_t kMost = 5;
+  constexpr std::size_t kMostRounds = 5;
   const qkv::Inputs inputs = x.inputs();
   const qkv::Outputs outputs{.out = x.out, .lse = x.lse};
   const qkv::InputGradients gradients{.q = x.dq, .k = x.dk, .v = x.dv};
   plain.run(inputs, outputs);  // not timed, since it touches the memory for the first time
   Rounds rounds;
   double passed = 0;
-  while (rounds.plain.empty() || (passed < kSeconds && rounds.plain.size() < kMost)) {
+  while (rounds.plain.empty() || (passed < kSeconds && rounds.plain.size() < kMostRounds)) {
     peak.measure(kBursts);
     rounds.plain.push_back(seconds_of([&] { plain.run(inputs, outputs); }));
     // The result goes into dq's memory, since `out` must keep the plain call's result.
-    rounds.own.push_back(seconds_of([&] { own.run(inputs, {.out = x.dq}); }));
-    rounds.ratios.push_back(rounds.own.back() / rounds.plain.back());
+    rounds.with_mod.push_back(seconds_of([&] { with_mod.run(inputs, {.out = x.dq}); }));
+    rounds.ratios.push_back(rounds.with_mod.back() / rounds.plain.back());
     peak.measure(kBursts);
     rounds.backward.push_back(seconds_of([&] {
       plain.backward(inputs, {x.out, x.lse}, {.out = x.dout}, gradients);
     }));
-    passed += rounds.plain.back() + rounds.backward.back() + rounds.own.back();
+    passed += rounds.plain.back() + rounds.backward.back() + rounds.with_mod.back();
   }
   return rounds;
 }
@@ -227,11 +229,11 @@ LongSequence long_sequence(std::optional<Index> asked, const Common& common) {
     slope[h] = std::ldexp(1.0F, -5 - static_cast<int>(h));
   options.mods = {qkv::score_mod(
       [slope = slope.data()](auto s, qkv::At at) { return s - slope[at.h] * abs(at.i - at.j); })};
-  qkv::Plan own(x.inputs(), options, context);
+  qkv::Plan with_mod(x.inputs(), options, context);
 
-  const std::string found = looked_at(x, context);
+  const std::string found = top_keys_text(x, context);
   Peak peak(context.executor(), x.operations());
-  const Rounds rounds = run_in_turn(x, plain, own, peak);
+  const Rounds rounds = run_in_turn(x, plain, with_mod, peak);
   const int threads = context.executor().concurrency();
   std::string report = fmt::format(
       "4 Fast: {} tokens, {} heads of {}, causal, float32: {} on {} thread{}\n"

@@ -44,24 +44,24 @@ std::string repeated(std::string_view text, int times) {
   return all;
 }
 
-// The attention map as text: a line with the source, then one for each target piece, whose shades
-// are as wide as the source piece above them.
+// The attention map as text: a line with the source, then a line for each target piece, with shades
+// as wide as the source pieces above them.
 std::string map_of(const TranslatedText& translated, const qkv::app::TerminalStyle& style) {
-  const auto pieces = std::ssize(translated.source) - 1;  // without the end token
-  const auto written = std::ssize(translated.target) - 1;
+  const auto source_pieces = std::ssize(translated.source) - 1;  // without the end token
+  const auto target_pieces = std::ssize(translated.target) - 1;
   int label = 0;
-  for (Index i = 0; i < written; ++i) {
+  for (Index i = 0; i < target_pieces; ++i) {
     label = std::max(
         label, qkv::app::display_width(in_text(translated.target[static_cast<std::size_t>(i)])));
   }
   std::string text(static_cast<std::size_t>(label) + 2, ' ');
-  for (Index j = 0; j < pieces; ++j)
+  for (Index j = 0; j < source_pieces; ++j)
     text += in_text(translated.source[static_cast<std::size_t>(j)]);
   text += "\n";
-  for (Index i = 0; i < written; ++i) {
+  for (Index i = 0; i < target_pieces; ++i) {
     const std::string piece = in_text(translated.target[static_cast<std::size_t>(i)]);
     text += "  " + piece + repeated(" ", label - qkv::app::display_width(piece));
-    for (Index j = 0; j < pieces; ++j) {
+    for (Index j = 0; j < source_pieces; ++j) {
       const std::string source = in_text(translated.source[static_cast<std::size_t>(j)]);
       const int blank = source.starts_with(' ') ? 1 : 0;
       const auto weight = static_cast<double>(translated.attention.view().at<float>({i, j}));

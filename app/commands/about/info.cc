@@ -38,7 +38,8 @@ std::string facts_text(const Facts& facts) {
   return text;
 }
 
-// The path of both passes, such as "dot/avx2", or both if they differ: "dot/avx2 / reference".
+// The path of both passes, such as "dot/avx2", or the two paths if the passes have different ones:
+// "dot/avx2 / reference".
 std::string shown(const PathFact& fact) {
   return fact.forward == fact.backward ? fact.forward : fact.forward + " / " + fact.backward;
 }

@@ -21,7 +21,7 @@ Facts machine_facts();
 struct PathFact {
   std::string_view score;
   std::string_view options;  // the family of options, such as "causal", or "plain"
-  std::string dtype;         // "float32", or "float32+bfloat16" if that of k and v differs
+  std::string dtype;         // "float32", or "float32+bfloat16" for float32 q, bfloat16 k and v
   std::string forward;
   std::string backward;
 };

@@ -69,7 +69,7 @@ std::string targets() {
   return all;
 }
 
-// The path of an executable file in a folder of PATH, or "".
+// The path of the first executable file called `program` in the folders of PATH, or "".
 std::string on_path(const std::string& program) {
   const char* path = std::getenv("PATH");
   std::string_view rest = path == nullptr ? "" : path;

@@ -23,7 +23,7 @@ struct DTypes {
   DType kv;
 };
 
-// All dtypes of q, and of k and v, that the library accepts, except q8 keys and values.
+// All pairs of q's dtype and that of k and v that the library accepts, except q8 keys and values.
 std::vector<DTypes> all_dtypes() {
   std::vector<DTypes> all;
 #define QKV_REAL(name, type, text) \

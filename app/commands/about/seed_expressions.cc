@@ -45,7 +45,7 @@ Tensor any(const Dims& shape) {
   return result;
 }
 
-// Two arrays of one shape as the entries of a new first axis, like torch.stack.
+// Puts two arrays of one shape together as the two entries of a new first axis, like torch.stack.
 Tensor stack(const ConstView& a, const ConstView& b) {
   Dims shape(2);
   for (Index size : a.shape()) shape.push_back(size);
@@ -193,7 +193,8 @@ Dims head_weights_shape() {
 
 // ---- 002 ----------------------------------------------------------------------------------------
 
-// The weights of masked_softmax() over [2,2,4] beyond the key lengths 2 and 3.
+// The weights that masked_softmax() gives to scores [2,2,4] beyond the key lengths 2 and 3 of the
+// two batch entries.
 Tensor masked_weights() {
   const std::vector<std::int64_t> lengths{2, 3};
   Tensor weights = zeros({2, 2, 4});
@@ -215,8 +216,8 @@ Tensor product_of_ones() {
   return result;
 }
 
-// The output of a layer, in evaluation, for equal keys and the values 0, 1, .. 39 in rows of four.
-// The query of batch entry 0 attends to two rows, that of entry 1 to six.
+// The output of a layer in evaluation. All keys are equal. Each batch entry has the values 0 to 39,
+// in ten rows of four; the query attends to the first 2 rows in entry 0, to the first 6 in entry 1.
 template <class Layer>
 Tensor toy(const Layer& layer) {
   const Tensor q = full({2, 1, 2}, 1);

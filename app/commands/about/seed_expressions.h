@@ -5,8 +5,8 @@
 #include <string_view>
 #include <vector>
 
-// The names of all expressions that tests/seed_numbers.tsv may use, a table of the numbers that the
-// documents of docs/seeds.md print.
+// The names of all expressions that the table tests/seed_numbers.tsv may use. The table lists the
+// numbers printed in the documents of docs/seeds.md.
 std::vector<std::string_view> seed_expressions();
 
 // The numbers of one expression, computed in float64, in C order. "NAME[2]" is entry 2 of the first

@@ -25,12 +25,13 @@ struct SeedRow {
 // The outcome of comparing some or all rows.
 struct SeedReport {
   int numbers = 0;  // numbers compared; truth values are compared but not counted
-  // Numbers off by more than half a unit of the last decimal compared, and wrong truth values.
+  // Numbers off by more than half a unit of the last decimal compared, wrong truth values, and all
+  // numbers of a row with a wrong count of numbers.
   int disagreeing = 0;
   // The largest |got - expected|; infinite if a number is NaN or a row's count of numbers is wrong.
   double largest_difference = 0;
-  // The place with the largest difference among those that disagree, or among all if none does, and
-  // both numbers there; for a row with a wrong count of numbers, both counts.
+  // Text that names the number with the largest difference, among the disagreeing ones if there are
+  // any, as computed and as printed; for a row with a wrong count of numbers, both counts.
   std::string worst;
   double worst_difference = largest_difference;
 };

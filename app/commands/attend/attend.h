@@ -66,7 +66,7 @@ inline constexpr ResultKind kResultKinds[] = {
 };
 inline constexpr std::size_t kResultKindCount = std::size(kResultKinds);
 
-// Whether kResultKinds has an entry for each result of the library except that of --top.
+// Whether kResultKinds has an entry for each result of the library except the largest weights.
 consteval bool has_every_result() {
   bool has = true;
   qkv::for_each_result([&](const auto& result) {
@@ -78,12 +78,12 @@ consteval bool has_every_result() {
 }
 static_assert(has_every_result(), "kResultKinds has an entry for each of qkv::kResults");
 
-// The names of the results with these axes: "column_sums and value_sums".
+// The names of the results with these axes, joined by `conjunction`: "column_sums and value_sums".
 std::string names_with(qkv::ResultAxes axes, std::string_view conjunction);
 
 // ---- the command line -----------------------------------------------------------------------
 
-// Texts that name arrays are FILE[:NAME]; "" if the option is not given.
+// Members that name arrays hold FILE[:NAME], or "" if the option is not given.
 struct AttendOptions {
   std::vector<std::string> files{};
   Layout layout = Layout::kBhtd;
@@ -128,7 +128,8 @@ struct AttendOptions {
 struct Origin {
   std::string place{};
   bool is_file = false;
-  // The user's word for the argument: the name of an option or of an array. None: the library's.
+  // The user's word for the argument: the name of an option or of an array. If empty, messages keep
+  // the library's name.
   std::optional<std::string> word{};
 };
 
@@ -147,7 +148,7 @@ struct AttendCall {
 
 // The sizes of a call that determine its results' shapes; arbitrary unless inputs fit together.
 struct CallShape {
-  qkv::Dims lead{};            // batch and heads; heads alone if packed
+  qkv::Dims lead{};            // the batch axes, then heads if there is such an axis; packed: [H]
   bool has_head_axis = false;  // false if packed
   bool packed = false;
   qkv::Index sequences = 0;  // 0 if not packed
@@ -166,15 +167,15 @@ struct NamedTensor {
   qkv::Tensor tensor{};
 };
 struct AttendResults {
-  std::vector<NamedTensor> arrays{};  // as requested, in the order of kResultKinds; --top's last
-  qkv::Tensor weights{};              // weights for pictures, if they were not requested
+  std::vector<NamedTensor> arrays{};  // those requested, in the order of kResultKinds, then --top's
+  qkv::Tensor weights{};              // weights for pictures, if needed and not among `arrays`
   qkv::Tensor unmasked{};             // bool, shape of weights; absent unless a pair is masked
   std::string path{};
   CallShape shape{};
 };
 
-// The weights that pictures show, by their name in kResultKinds: those after dropout, if there is
-// dropout or --save names them, unless --save names only those before it.
+// The name in kResultKinds of the weights that pictures show: "dropped" if --save names it, or if
+// there is dropout and --save does not name "weights"; else "weights".
 std::string_view drawn_weights(const AttendOptions& options);
 
 // Throws UsageError if the options that ask for results do not fit together.

@@ -17,7 +17,8 @@ using qkv::ConstView;
 using qkv::DType;
 using qkv::Index;
 
-// The array that an option names; absent if the option was not given.
+// Reads the array that an option names, and records its origin and setting. Returns an absent view
+// if the option was not given.
 ConstView read_option(AttendCall& call, const std::string& spec, const std::string& option,
                       const std::string& argument) {
   if (spec.empty()) return {};
@@ -68,7 +69,7 @@ void read_inputs(const AttendOptions& options, AttendCall& call) {
 // ---- the score ------------------------------------------------------------------------------
 
 // The array NAME of the --params file or, if there is none, "params.NAME", as `qkv words` names it.
-// Absent if the file has neither; the library then reports a parameter that the score needs.
+// Absent if the file has neither; if the score needs the parameter, the library reports this.
 ConstView parameter(const AttendOptions& options, AttendCall& call, const std::string& name) {
   if (auto plain = call.store.find(options.params, name)) return *plain;
   return call.store.find(options.params, "params." + name).value_or(ConstView());
@@ -279,8 +280,8 @@ double as_double(T value) {
   }
 }
 
-// Counts NaN and infinite numbers. -inf counts only with `minus`: in a bias it masks a pair, and as
-// a sink it means that there is none.
+// Counts NaN and infinite numbers. -inf counts only with `minus`: in a bias it masks a pair, and a
+// sink of -inf has no effect.
 template <class T>
 NotFinite count_not_finite(const ConstView& view, bool minus) {
   const qkv::Tensor copy = view.is_contiguous() ? qkv::Tensor() : qkv::contiguous(view);
@@ -309,7 +310,8 @@ NotFinite count_not_finite(const ConstView& view, bool minus) {
   }
 }
 
-void look_at(AttendCall& call, const std::string& name, const ConstView& view, bool minus = true) {
+void add_warning(AttendCall& call, const std::string& name, const ConstView& view,
+                 bool minus = true) {
   const NotFinite count = count_not_finite(view, minus);
   if (count.nan == 0 && count.infinite == 0) return;
   call.warnings.push_back(
@@ -320,13 +322,14 @@ void look_at(AttendCall& call, const std::string& name, const ConstView& view, b
                   count.nan + count.infinite == 1 ? " number" : " numbers"));
 }
 
-void look_at_all(AttendCall& call) {
+void add_warnings(AttendCall& call) {
   for (const auto& [name, view] :
        {std::pair{"q", &call.inputs.q}, {"k", &call.inputs.k}, {"v", &call.inputs.v}}) {
-    if (view->given()) look_at(call, fmt::format("{}: {}", call.origins[name].place, name), *view);
+    if (view->given())
+      add_warning(call, fmt::format("{}: {}", call.origins[name].place, name), *view);
   }
   const auto parameter = [&](const std::string& name, const ConstView& view) {
-    if (view.given()) look_at(call, fmt::format("--params: {}", name), view);
+    if (view.given()) add_warning(call, fmt::format("--params: {}", name), view);
   };
   std::visit(
       [&]<class S>(const S& score) {
@@ -339,9 +342,9 @@ void look_at_all(AttendCall& call) {
       parameter(std::string("norm_") + side, *call.options.qk_norm.*gain);
     });
   }
-  look_at(call, "--bias", call.options.bias, false);
-  look_at(call, "--alibi", call.options.alibi);
-  look_at(call, "--sinks", call.options.sinks, false);
+  add_warning(call, "--bias", call.options.bias, false);
+  add_warning(call, "--alibi", call.options.alibi);
+  add_warning(call, "--sinks", call.options.sinks, false);
 }
 
 }  // namespace
@@ -367,5 +370,5 @@ void read_call(const AttendOptions& options, AttendCall& call) {
   if (!options.rows.empty()) call.settings["rows"] = options.rows;
   if (!options.column_rows.empty()) call.settings["column_rows"] = options.column_rows;
   if (!options.pool.empty()) call.settings["pool"] = options.pool;
-  look_at_all(call);
+  add_warnings(call);
 }

@@ -23,7 +23,7 @@ using qkv::View;
 
 // ---- messages -------------------------------------------------------------------------------
 
-// Replaces the library's names of the arguments of packed sequences by those of the options.
+// Spells cu_seqlens, cu_seqlens_q and cu_seqlens_k in a message as the options do: cu-seqlens-q.
 std::string in_words_of_options(std::string text) {
   constexpr std::string_view kLibrary = "cu_seqlens";
   for (auto at = text.find(kLibrary); at != text.npos; at = text.find(kLibrary, at)) {
@@ -35,7 +35,7 @@ std::string in_words_of_options(std::string text) {
 }
 
 // Throws the library's error with the file or option in place of the function's name, and the
-// user's word in place of the argument's.
+// user's word in place of the argument's name.
 [[noreturn]] void throw_with_origin(const qkv::Error& error, const AttendCall& call) {
   refuse_expression(error);
   const std::string& argument = error.argument();
@@ -112,8 +112,8 @@ bool is_default(const ResultKind& kind, bool values) {
   return values ? kind.name == "out" : kind.name == "scores" || kind.name == "weights";
 }
 
-// The results to compute besides those of --top: those that --save names. Without --save these are
-// the defaults, or none if --top is given.
+// The results to compute besides those of --top: with --save, the ones that it names; without
+// --save, the defaults, or none if --top is given.
 std::vector<ResultKind> kinds_of(const AttendOptions& options, const AttendCall& call) {
   const bool none = std::ranges::find(options.save, true) == options.save.end();
   const bool only_top = none && options.top.has_value();
@@ -140,9 +140,10 @@ std::vector<ResultKind> matrices() {
   return kinds;
 }
 
-class Call {
+// Allocates the memory of a call's results, and requests the results.
+class ResultBuffers {
  public:
-  Call(const AttendOptions& options, AttendCall& call, AttendResults& results)
+  ResultBuffers(const AttendOptions& options, AttendCall& call, AttendResults& results)
       : options_(options), call_(call), results_(results) {
     results_.arrays.reserve(kResultKindCount + 2);  // keeps references valid
     accumulator_ = qkv::accumulator_of(call.inputs.q.dtype());
@@ -191,10 +192,10 @@ class Call {
   }
   void bind(const ResultKind& kind, Tensor& tensor) {
     struct Put {
-      const Call& call;
+      const ResultBuffers& buffers;
       Tensor& tensor;
       void operator()(View& result) const { result = tensor; }
-      void operator()(qkv::Rows& matrix) const { matrix = {listed(call.options_.rows), tensor}; }
+      void operator()(qkv::Rows& matrix) const { matrix = {listed(buffers.options_.rows), tensor}; }
       void operator()(qkv::ColumnSums& sums) const { sums.sums = tensor; }
       void operator()(qkv::Top&) const {}  // see reserve_top()
     };
@@ -231,7 +232,7 @@ class Call {
     bind(kind, tensor);
     return tensor;
   }
-  // A score of -inf masks its pair, and mods can give one.
+  // Whether a pair may be masked: by masks, by the bias, or by a score of -inf from mods.
   bool may_mask() const {
     const qkv::Options& options = call_.options;
     return !options.masks.empty() || options.bias.given() || !options.mods.empty();
@@ -334,7 +335,7 @@ AttendResults compute(const AttendOptions& options, AttendCall& call, const Comm
     results.path = qkv::Plan(call.inputs, call.options, context).path();
     context.release_scratch();
     results.shape = shape_of(call.inputs);
-    Call buffers(options, call, results);
+    ResultBuffers buffers(options, call, results);
     buffers.reserve(wants_picture(options.outputs));
     qkv::attention(call.inputs, call.options, buffers.outputs(), context);
     results.unmasked = buffers.unmasked();

@@ -36,7 +36,7 @@ class ArrayStore {
   // Whether a file has an array of this name, numbers or text.
   bool has(const std::string& file, std::string_view name);
   // The array of this name in a file; empty if there is none or it holds text. Throws InputError if
-  // its type cannot be read.
+  // the array has a type that cannot be read.
   std::optional<qkv::ConstView> find(const std::string& file, std::string_view name);
   // The text array of this name in the first file read so far that has one, or null.
   const qkv::app::Strings* find_text(std::string_view name) const;

@@ -43,7 +43,7 @@ class Option {
   Option may_be_empty() const;
   // Accepts any number of values from one up.
   Option any_number() const;
-  // Takes one value each time the option is given; without this, all words that follow it.
+  // Makes the option take one value each time it is given; by default it takes all words after it.
   Option one_each_time() const;
 
   bool is_given() const;  // known once the command line has been parsed
@@ -68,7 +68,8 @@ class Command {
   Option add_option(const std::string& name, std::vector<std::string>& target,
                     const std::string& help) const;
   Option add_flag(const std::string& name, bool& target, const std::string& help) const;
-  // Adds an option whose text is passed to `take`, which may throw BadValue.
+  // Add an option whose text, or whose texts all at once, are passed to `take`, which may throw
+  // BadValue.
   Option add_parsed(const std::string& name, const Take& take, const std::string& help) const;
   Option add_all_parsed(const std::string& name, const TakeAll& take,
                         const std::string& help) const;

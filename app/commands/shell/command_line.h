@@ -19,8 +19,8 @@ class Help : public CLI::Formatter {
   std::string make_option_desc(const CLI::Option* option) const override;
 };
 
-// The words of the command line after the program's name, last first, which is the order that CLI11
-// takes. "--mask=" becomes "--mask" and "", since CLI11 would take the next word for the value.
+// The words of the command line after the program's name, last first, as CLI11 expects them.
+// "--mask=" becomes "--mask" and "", since CLI11 would take the next word for the value.
 std::vector<std::string> words_of(int argc, char** argv);
 
 // The name of the CLI11 validator by which Option::may_be_empty() marks an option.

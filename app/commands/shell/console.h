@@ -35,10 +35,11 @@ std::string input_name(const std::string& path);
 // input_name() with control characters escaped, so that printing it on a terminal neither moves the
 // cursor nor ends the line.
 std::string shown_name(const std::string& path);
-// A word of a command line, written for a shell: quoted if it is empty or has other characters than
-// letters, digits and those of plain file names.
+// A word of a command line, written for a shell: quoted if it is empty or has a character other
+// than ASCII letters, digits and those of "_./+,:=@%-".
 std::string in_shell(std::string_view word);
-// A path in a command to type: in_shell(path), or shown_name(path) if that escapes characters.
+// A path in a command that the user may type: in_shell(path), or shown_name(path) if that differs
+// from `path`.
 std::string typed(const std::string& path);
 
 // Prints results on standard output. Throws ClosedPipe, or OutputError if writing fails.
@@ -47,8 +48,8 @@ void print(std::string_view text);
 void complain(std::string_view text);
 // Prints a warning in the form of complain(), unless --quiet was given.
 void warn(const Common& common, std::string_view text);
-// The colours to use on standard output. By default these are none unless it is a terminal that
-// shows 256 colours or more, and NO_COLOR is not set (no-color.org).
+// The colours to use on standard output. By default there are colours only if standard output is a
+// terminal that shows 256 colours or more, and NO_COLOR is not set (no-color.org).
 qkv::app::TerminalColours terminal_colours(const Common& common);
 
 // Installs signal handlers. SIGINT and SIGTERM set stop_flag(), and the same signal again ends the

@@ -19,28 +19,29 @@ namespace {
 
 using qkv::Expression;
 
-using OfOne = Expression (*)(const Expression&);
-constexpr std::pair<std::string_view, OfOne> kOfOne[] = {
+using UnaryFunction = Expression (*)(const Expression&);
+constexpr std::pair<std::string_view, UnaryFunction> kUnaryFunctions[] = {
     {"abs", &qkv::abs},       {"exp", &qkv::exp},     {"log", &qkv::log},
     {"sqrt", &qkv::sqrt},     {"tanh", &qkv::tanh},   {"sin", &qkv::sin},
     {"cos", &qkv::cos},       {"floor", &qkv::floor}, {"float", &qkv::to_number},
     {"int", &qkv::to_integer}};
 
-// Words that have a meaning in expressions, besides the functions in kOfOne.
+// Words that have a meaning in expressions, besides the functions in kUnaryFunctions.
 constexpr std::string_view kWords[] = {"s",   "b",     "h",   "i",  "j",   "Tq",   "Tk",   "min",
                                        "max", "where", "and", "or", "not", "True", "False"};
 
 bool begins_name(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// The deepest nesting of brackets, - and not: a text of a few megabytes must not exhaust the stack.
+// The deepest nesting of brackets, "-" and "not". It is limited so that a text of a few megabytes
+// cannot exhaust the stack.
 constexpr int kDeepest = 200;
 
 class Reader {
  public:
-  Reader(const std::string& option, std::string_view text, Of of,
+  Reader(const std::string& option, std::string_view text, ExpressionKind kind,
          const std::map<std::string, qkv::Captured>& arrays)
-      : option_(option), text_(text), of_(of), arrays_(arrays) {}
+      : option_(option), text_(text), kind_(kind), arrays_(arrays) {}
 
   Expression read() {
     Expression all = alternatives();
@@ -69,7 +70,7 @@ class Reader {
       ++at_;
     }
   }
-  // Skips a sign or a word if it is next.
+  // Skips a sign or a word if it is next, and returns whether it was.
   bool accept(std::string_view sign) {
     skip_blanks();
     if (!text_.substr(at_).starts_with(sign)) return false;
@@ -84,9 +85,9 @@ class Reader {
   void expect(std::string_view sign) {
     if (!accept(sign)) fail(at_, fmt::format("expected {}, got {}", sign, next()));
   }
-  // Calls make(), whose errors are about the operator at column `at`.
+  // Returns make(). If it throws, the message names the column of the operator at offset `at`.
   template <class F>
-  Expression made(std::size_t at, const F& make) const {
+  Expression at_column(std::size_t at, const F& make) const {
     try {
       return make();
     } catch (const qkv::Error& error) {
@@ -106,7 +107,7 @@ class Reader {
     Expression all = conditions();
     for (std::size_t at = here(); accept("or"); at = here()) {
       const Expression right = conditions();
-      all = made(at, [&] { return all || right; });
+      all = at_column(at, [&] { return all || right; });
     }
     return all;
   }
@@ -114,7 +115,7 @@ class Reader {
     Expression all = negation();
     for (std::size_t at = here(); accept("and"); at = here()) {
       const Expression right = negation();
-      all = made(at, [&] { return all && right; });
+      all = at_column(at, [&] { return all && right; });
     }
     return all;
   }
@@ -123,37 +124,38 @@ class Reader {
     if (!accept("not")) return comparison();
     const Deeper level(*this);
     const Expression x = negation();
-    return made(at, [&] { return !x; });
+    return at_column(at, [&] { return !x; });
   }
   // a < b <= c means a < b and b <= c, as in Python.
   Expression comparison() {
     Expression left = sum();
     std::vector<Expression> all;
     for (std::size_t at = here();; at = here()) {
-      using Of = Expression (*)(const Expression&, const Expression&);
-      Of of = nullptr;
+      using Compare = Expression (*)(const Expression&, const Expression&);
+      Compare compare = nullptr;
       if (accept("<=")) {
-        of = [](const Expression& a, const Expression& b) { return a <= b; };
+        compare = [](const Expression& a, const Expression& b) { return a <= b; };
       } else if (accept(">=")) {
-        of = [](const Expression& a, const Expression& b) { return a >= b; };
+        compare = [](const Expression& a, const Expression& b) { return a >= b; };
       } else if (accept("==")) {
-        of = [](const Expression& a, const Expression& b) { return a == b; };
+        compare = [](const Expression& a, const Expression& b) { return a == b; };
       } else if (accept("!=")) {
-        of = [](const Expression& a, const Expression& b) { return a != b; };
+        compare = [](const Expression& a, const Expression& b) { return a != b; };
       } else if (accept("<")) {
-        of = [](const Expression& a, const Expression& b) { return a < b; };
+        compare = [](const Expression& a, const Expression& b) { return a < b; };
       } else if (accept(">")) {
-        of = [](const Expression& a, const Expression& b) { return a > b; };
+        compare = [](const Expression& a, const Expression& b) { return a > b; };
       } else {
         break;
       }
       const Expression right = sum();
-      all.push_back(made(at, [&] { return of(left, right); }));
+      all.push_back(at_column(at, [&] { return compare(left, right); }));
       left = right;
     }
     if (all.empty()) return left;
     Expression both = all.front();
-    for (std::size_t n = 1; n < all.size(); ++n) both = made(at_, [&] { return both && all[n]; });
+    for (std::size_t n = 1; n < all.size(); ++n)
+      both = at_column(at_, [&] { return both && all[n]; });
     return both;
   }
   Expression sum() {
@@ -161,10 +163,10 @@ class Reader {
     for (std::size_t at = here();; at = here()) {
       if (accept("+")) {
         const Expression right = product();
-        all = made(at, [&] { return all + right; });
+        all = at_column(at, [&] { return all + right; });
       } else if (accept("-")) {
         const Expression right = product();
-        all = made(at, [&] { return all - right; });
+        all = at_column(at, [&] { return all - right; });
       } else {
         return all;
       }
@@ -176,20 +178,20 @@ class Reader {
       if (accept("**")) fail(at, "** is not an operation; multiply, or use exp and log");
       if (accept("*")) {
         const Expression right = sign();
-        all = made(at, [&] { return all * right; });
+        all = at_column(at, [&] { return all * right; });
       } else if (accept("//")) {
         const Expression right = sign();
-        all = made(at, [&] {
+        all = at_column(at, [&] {
           const bool whole =
               all.type() != Expression::Type::kNumber && right.type() != Expression::Type::kNumber;
           return whole ? all / right : floor(all / right);
         });
       } else if (accept("/")) {
         const Expression right = sign();
-        all = made(at, [&] { return to_number(all) / right; });
+        all = at_column(at, [&] { return to_number(all) / right; });
       } else if (accept("%")) {
         const Expression right = sign();
-        all = made(at, [&] { return all % right; });
+        all = at_column(at, [&] { return all % right; });
       } else {
         return all;
       }
@@ -200,7 +202,7 @@ class Reader {
     if (!accept("-")) return value();
     const Deeper level(*this);
     const Expression x = sign();
-    return made(at, [&] { return -x; });
+    return at_column(at, [&] { return -x; });
   }
 
   Expression value() {
@@ -242,7 +244,7 @@ class Reader {
     if (std::from_chars(begin, after, whole).ec != std::errc()) {
       fail(at, fmt::format("an integer must fit in 32 bits, got {}", digits));
     }
-    return made(at, [&] { return Expression(whole); });
+    return at_column(at, [&] { return Expression(whole); });
   }
   Expression named(const std::string& name, std::size_t at) {
     if (name == "s") return symbols_.s;
@@ -257,22 +259,23 @@ class Reader {
     if (const auto array = arrays_.find(name); array != arrays_.end()) {
       expect("[");
       const std::vector<Expression> index = list("]");
-      return made(at, [&] { return array->second.at(index); });
+      return at_column(at, [&] { return array->second.at(index); });
     }
     if (name == "where") {
       const std::vector<Expression> x = arguments(name, at, 3);
-      return made(at, [&] { return where(x[0], x[1], x[2]); });
+      return at_column(at, [&] { return where(x[0], x[1], x[2]); });
     }
     if (name == "min" || name == "max") {
       const std::vector<Expression> x = arguments(name, at, 2);
-      return made(at, [&] { return name == "min" ? min(x[0], x[1]) : max(x[0], x[1]); });
+      return at_column(at, [&] { return name == "min" ? min(x[0], x[1]) : max(x[0], x[1]); });
     }
-    for (const auto& [known, of] : kOfOne) {
+    for (const auto& [known, function] : kUnaryFunctions) {
       if (known != name) continue;
       const Expression x = arguments(name, at, 1).at(0);
-      return made(at, [&, to = of] { return to(x); });
+      return at_column(at, [&, apply = function] { return apply(x); });
     }
-    std::string names = of_ == Of::kScore ? "s, b, h, i, j, Tq, Tk" : "b, h, i, j, Tq, Tk";
+    std::string names =
+        kind_ == ExpressionKind::kScore ? "s, b, h, i, j, Tq, Tk" : "b, h, i, j, Tq, Tk";
     for (const auto& [array, captured] : arrays_) names += ", " + array;
     fail(at, fmt::format("unknown name {}; known: {}; arrays are named by --with",
                          qkv::app::quoted(name), names));
@@ -310,7 +313,7 @@ class Reader {
 
   const std::string& option_;
   std::string_view text_;
-  Of of_;
+  ExpressionKind kind_;
   const std::map<std::string, qkv::Captured>& arrays_;
   const qkv::Symbols symbols_;
   std::size_t at_ = 0;
@@ -319,9 +322,9 @@ class Reader {
 
 }  // namespace
 
-Expression read_expression(const std::string& option, std::string_view text, Of of,
+Expression read_expression(const std::string& option, std::string_view text, ExpressionKind kind,
                            const std::map<std::string, qkv::Captured>& arrays) {
-  return Reader(option, text, of, arrays).read();
+  return Reader(option, text, kind, arrays).read();
 }
 
 bool is_array_name(std::string_view text) {
@@ -329,5 +332,6 @@ bool is_array_name(std::string_view text) {
   if (!std::ranges::all_of(text, [](char c) { return begins_name(c) || is_digit(c); }))
     return false;
   const auto is = [&](const auto& known) { return known.first == text; };
-  return std::ranges::find(kWords, text) == std::end(kWords) && std::ranges::none_of(kOfOne, is);
+  return std::ranges::find(kWords, text) == std::end(kWords) &&
+         std::ranges::none_of(kUnaryFunctions, is);
 }

@@ -8,13 +8,14 @@
 
 #include <qkv/expression.h>
 
-// Whether an expression is a new score or a mask: errors of a mask do not list the score s.
-enum class Of { kScore, kMask };
+// The purpose of an expression: a new score, or a mask, whose errors do not list the score s.
+enum class ExpressionKind { kScore, kMask };
 
 // Reads an expression in Python's syntax, such as "s - slope[h] * abs(i - j)": the score s, the
 // indices b, h, i, j, the lengths Tq and Tk, and arrays by their names. Throws UsageError with
 // `option` and the column for a syntax error, an unknown name or an operand of the wrong type.
-qkv::Expression read_expression(const std::string& option, std::string_view text, Of of,
+qkv::Expression read_expression(const std::string& option, std::string_view text,
+                                ExpressionKind kind,
                                 const std::map<std::string, qkv::Captured>& arrays);
 
 // Whether a text is a name that an array may have in an expression.

@@ -86,7 +86,7 @@ Expressions read_expressions(const ExpressionOptions& options, ArrayStore& store
   }
   if (options.score_mod) {
     const qkv::Expression score =
-        read_expression(kScoreMod, *options.score_mod, Of::kScore, arrays);
+        read_expression(kScoreMod, *options.score_mod, ExpressionKind::kScore, arrays);
     try {
       result.mods.push_back(qkv::score_mod(score));
     } catch (const qkv::Error& error) {
@@ -95,7 +95,8 @@ Expressions read_expressions(const ExpressionOptions& options, ArrayStore& store
     result.score_text = score.text();
   }
   if (options.mask_mod) {
-    const qkv::Expression mask = read_expression(kMaskMod, *options.mask_mod, Of::kMask, arrays);
+    const qkv::Expression mask =
+        read_expression(kMaskMod, *options.mask_mod, ExpressionKind::kMask, arrays);
     try {
       result.masks.emplace_back(qkv::mask_mod(mask));
     } catch (const qkv::Error& error) {

@@ -35,7 +35,7 @@ int number_in(const char* variable) {
   return error == std::errc() && end == digits.data() + digits.size() ? number : -1;
 }
 
-// The path of the MPI module: one path relative to the program, in a build and when installed.
+// The path of the MPI module, which lies at one place relative to the program, built or installed.
 std::string module_path() {
   std::error_code failed;
   const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", failed);

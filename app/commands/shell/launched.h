@@ -26,7 +26,8 @@ void lone_error();
 // The prefix of an error's message in `train`, "rank 2: ". It is empty before join_ranks(), and on
 // rank 0 unless lone_error() was called.
 std::string rank_in_errors();
-// Called before the program exits with `code`: leaves the others, or ends them after lone_error().
+// Called before the program exits with `code`. Leaves the other processes or, after lone_error(),
+// ends them.
 void leave_ranks(int code);
 
 #endif  // QKV_COMMANDS_SHELL_LAUNCHED_H_

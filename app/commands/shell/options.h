@@ -96,7 +96,7 @@ Option add_number(const Command& command, const std::string& name, Target& targe
             if (!number || *number < bounds.lowest || *number > bounds.highest) {
               const bool too_large = !number && !text.empty() &&
                                      text.find_first_not_of("0123456789") == std::string::npos;
-              // A limit that is only the type's is named only for a number beyond it.
+              // A limit set by the number's type alone is only named if the number exceeds it.
               const bool hides_limit =
                   bounds.highest == std::numeric_limits<Number>::max() && !too_large;
               throw BadValue(name,

@@ -21,10 +21,11 @@
 
 namespace {
 
-// An output format. Its name is the extension without the dot. One of `bytes` and `write` is set.
+// An output format. The name is the extension without the dot; exactly one of `bytes` and `write`
+// is set.
 struct Format {
   std::string_view name;
-  bool (*has)(const Results& results);           // whether the results can be written in it
+  bool (*has)(const Results& results);           // whether results can be written in this format
   std::string (*bytes)(const Results& results);  // returns the file's bytes
   void (*write)(const std::string& path, const Results& results);
   bool binary = false;  // not written to terminals
@@ -59,7 +60,8 @@ constexpr Format kFormats[] = {
      [](const Results& r) { return json_text(r.json()); }, nullptr},
 };
 
-// Results with placeholders for `forms`, text and JSON, only to ask Format::has().
+// Results with a placeholder for each of `forms`, for text and for JSON; they only serve to ask
+// Format::has().
 Results results_in(const Forms& forms) {
   Results results;
   if (forms.arrays) results.arrays = [] { return std::vector<qkv::app::NamedView>(); };

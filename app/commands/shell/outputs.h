@@ -23,8 +23,8 @@ struct NumberedFigure {
   Figure figure{};
 };
 
-// Functions that return a command's results in the forms that the formats need; each is called only
-// if its form is written. A function is not set if the command does not support its form.
+// Functions that return a command's results in the forms that the formats need. A function is
+// called only if its form is written, and not set if the command does not support the form.
 struct Results {
   std::function<std::vector<qkv::app::NamedView>()> arrays{};  // .npz .safetensors
   std::function<qkv::app::ArrayView()> array{};                // .npy: the main array
@@ -56,14 +56,14 @@ struct OutputOptions {
 };
 
 // Adds -o FILE (repeatable), --format, which lists the formats of `forms`, and --json. `usual` is
-// the default of --format: "npz".
+// the default of --format, such as "npz".
 void add_outputs(const Command& command, OutputOptions& options, const std::string& usual,
                  const Forms& forms);
 
 // Checks the outputs; to be called before anything is read or computed. Throws UsageError for an
 // unknown extension or a form that the command does not support, for a file named twice and for "-"
 // together with --json, NotAvailable for a picture that this machine cannot draw, and OutputError
-// for a path that cannot be written. The functions of `results` are not called, only looked for.
+// for a path that cannot be written. The functions of `results` are not called here.
 void check_outputs(const OutputOptions& options, const Results& results);
 
 // Throws UsageError if an output is one of the files that the command reads; to be called before
@@ -75,7 +75,7 @@ bool wants(const OutputOptions& options, std::string_view format);
 // Whether an output other than standard output is a picture.
 bool wants_picture_file(const OutputOptions& options);
 
-// Throws UsageError if the numbered file of this picture, for any output that is a picture, exists
+// Throws UsageError if, for an output that is a picture, the file of picture `number` exists
 // already or is another output: no file is replaced that the command line does not name.
 void check_numbered(const OutputOptions& options, qkv::Index number);
 

@@ -38,9 +38,9 @@ class Progress {
   std::string state_;  // the text last passed to at(), if it has not been shown yet
   bool enabled_;
   bool terminal_;
-  bool drawn_ = false;
-  Clock::duration pause_;
-  Clock::time_point next_;
+  bool drawn_ = false;      // whether a state has been shown
+  Clock::duration pause_;   // the least time between two states that are shown
+  Clock::time_point next_;  // the earliest time at which the next state may be shown
 };
 
 #endif  // QKV_COMMANDS_SHELL_PROGRESS_H_

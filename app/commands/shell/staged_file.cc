@@ -70,8 +70,7 @@ void check_place(const std::string& path) {
   if (::stat(target.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
     throw qkv::app::OutputError(path, "it is not a regular file");
   }
-  // This check precedes that of permissions, which would report a file as a directory that cannot
-  // be entered.
+  // The directory's type is checked first: access() would report a file as lacking permissions.
   const std::string directory = directory_of(target);
   if (::stat(directory.c_str(), &status) == 0 && !S_ISDIR(status.st_mode)) {
     throw qkv::app::OutputError(path, directory + " is not a directory");

@@ -5,16 +5,16 @@
 #include <functional>
 #include <string>
 
-// Whether two paths name one regular file, or one place where neither exists yet, possibly through
-// links. "-" is standard input.
+// Whether two paths lead, possibly through links, to one regular file, or to one place where no
+// file exists yet. "-" is standard input.
 bool is_same_file(const std::string& a, const std::string& b);
 
 // Checks an output path before anything is written. Throws OutputError if its directory is missing,
 // not a directory or not writable, or if the path exists and is not a regular file.
 void check_place(const std::string& path);
 
-// A file that is first written to a temporary directory next to its target and then renamed into
-// place by commit(). Several files appear together if all are written before the first is
+// A file that the constructor writes to a temporary directory next to the target, and that commit()
+// renames into place. Several files appear together if all are written before the first is
 // committed. The destructor removes a file that was not committed.
 class StagedFile {
  public:

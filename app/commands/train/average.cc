@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `qkv average`: writes a model whose parameters are the means of those of other models.
+// `qkv average`: writes a model whose parameters are the means of several models' parameters.
 #include <algorithm>
 #include <filesystem>
 #include <memory>
@@ -108,8 +108,9 @@ void check(const AverageOptions& options) {
 }
 
 // The files of a run, to which the output must not be written. If the output is named like a
-// checkpoint, they include that name in the run's folder, since the run would later count the file.
-std::vector<std::string> own_files(const std::string& folder, const std::string& output) {
+// checkpoint, they include a file of that name in the run's folder, which the run would later take
+// for its checkpoint.
+std::vector<std::string> files_of_run(const std::string& folder, const std::string& output) {
   std::vector<std::string> files = qkv::app::run_files(folder);
   for (std::string& file : qkv::app::run_checkpoints(folder)) files.push_back(std::move(file));
   const std::filesystem::path name =
@@ -120,11 +121,11 @@ std::vector<std::string> own_files(const std::string& folder, const std::string&
   return files;
 }
 
-void check_other(const AverageOptions& options, const std::vector<std::string>& files) {
+void check_output(const AverageOptions& options, const std::vector<std::string>& files) {
   const std::string& output = options.output;
   const auto is_output = [&](const std::string& file) { return is_same_file(output, file); };
   for (const std::string& model : options.models) {
-    if (is_folder(model) && std::ranges::any_of(own_files(model, output), is_output)) {
+    if (is_folder(model) && std::ranges::any_of(files_of_run(model, output), is_output)) {
       throw UsageError(fmt::format("-o {}: must not be a file of the run {}", output, model));
     }
   }
@@ -148,7 +149,7 @@ void write(const AverageOptions& options, const qkv::app::TranslationModel& mean
 void run(const AverageOptions& options) {
   check(options);
   const std::vector<std::string> files = files_of(options);
-  check_other(options, files);
+  check_output(options, files);
   const qkv::app::TranslationModel mean = qkv::app::average_models(files, &stop_flag());
   write(options, mean);
   std::string text = fmt::format("{}: {} parameters, the mean of {}\n", shown_name(options.output),

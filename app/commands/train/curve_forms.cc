@@ -44,10 +44,11 @@ TimeUnit unit_for(const std::vector<Curve>& curves) {
                             : TimeUnit{"hours", kHour};
 }
 
-// Places points on the horizontal axis, which it names.
-class Place {
+// The horizontal axis: its name, and where it has a point.
+class HorizontalAxis {
  public:
-  Place(CurveAxis axis, const std::vector<Curve>& curves) : axis_(axis), unit_(unit_for(curves)) {
+  HorizontalAxis(CurveAxis axis, const std::vector<Curve>& curves)
+      : axis_(axis), unit_(unit_for(curves)) {
     if (axis != CurveAxis::kEpochs) return;
     for (const Curve& curve : curves) {
       if (curve.points.back().epochs) continue;
@@ -142,13 +143,13 @@ std::vector<CurvePoint> losses_drawn(const std::vector<CurvePoint>& all) {
     const qkv::Index before = n == 0 ? 0 : points[n - 1].update;
     updates.push_back(static_cast<double>(points[n].update - before));
   }
-  const auto has_place = [&](std::size_t n) {
+  const auto is_drawable = [&](std::size_t n) {
     return std::abs(*points[n].loss) < qkv::app::kMostDrawn;  // false for NaN
   };
   const auto is_short_beside = [&](std::size_t n, std::size_t other) {
     constexpr double kPart = 0.25;
     return other >= points.size() ||
-           (has_place(n) && has_place(other) && updates[n] < kPart * updates[other]);
+           (is_drawable(n) && is_drawable(other) && updates[n] < kPart * updates[other]);
   };
   std::vector<CurvePoint> drawn;
   for (std::size_t n = 0; n < points.size(); ++n) {
@@ -170,10 +171,10 @@ std::vector<CurvePoint> losses_drawn(const std::vector<CurvePoint>& all) {
   return drawn;
 }
 
-// Adds one series per curve to a panel: one number, of all points that have it.
+// Adds one series per curve to a panel: the values of `number` at all points that have one.
 class SeriesMaker {
  public:
-  SeriesMaker(const std::vector<Curve>& curves, const Place& place)
+  SeriesMaker(const std::vector<Curve>& curves, const HorizontalAxis& place)
       : curves_(curves), place_(place) {}
 
   void add(qkv::app::ChartPanel& panel, Number number, ChartStroke stroke, const char* name) const {
@@ -202,7 +203,7 @@ class SeriesMaker {
   }
 
   const std::vector<Curve>& curves_;
-  const Place& place_;
+  const HorizontalAxis& place_;
 };
 
 bool have(const std::vector<Curve>& curves, Number number) {
@@ -214,7 +215,7 @@ bool have(const std::vector<Curve>& curves, Number number) {
 }  // namespace
 
 Chart chart_of(const std::vector<Curve>& curves, CurveAxis axis) {
-  const Place place(axis, curves);
+  const HorizontalAxis place(axis, curves);
   const SeriesMaker make(curves, place);
   Chart chart;
   chart.x_name = place.name();

@@ -65,7 +65,7 @@ struct ScoreOptions {
   std::string hypotheses{};
   std::string against{};
   PairColumns columns{};
-  bool has_columns = false;  // whether the command line gives them
+  bool has_columns = false;  // whether the command line gives `columns`
   bool skip_bad = false;
   qkv::app::RunModel model = qkv::app::RunModel::kBest;
   qkv::app::SearchOptions search{};
@@ -73,9 +73,10 @@ struct ScoreOptions {
   OutputOptions outputs{};
 };
 
-// Calls take(begin, end) for consecutive ranges of items whose lengths make a full batch for the
-// model. A pass pads all items to the longest, so a range ends before an item that would make it
-// too large.
+// Calls take(begin, end) for consecutive ranges [begin, end) of items, each a full batch for the
+// model, except that the last may be smaller. A pass pads all items to the longest, so its range
+// also ends before an item with which the padded batch would be too large. length(n) is the number
+// of tokens of item n.
 template <class Length, class Take>
 void for_each_batch(Batch batch, std::size_t items, const Length& length, const Take& take) {
   std::size_t begin = 0;
@@ -83,15 +84,15 @@ void for_each_batch(Batch batch, std::size_t items, const Length& length, const 
   std::size_t longest = 0;
   constexpr std::size_t kMostPadded = 16384;
   for (std::size_t n = 0; n < items; ++n) {
-    const std::size_t own = length(n);
-    const std::size_t padded = std::max(longest, own) * (n + 1 - begin);
+    const std::size_t item_length = length(n);
+    const std::size_t padded = std::max(longest, item_length) * (n + 1 - begin);
     if (batch == Batch::kPass && n > begin && padded > kMostPadded) {
       take(begin, n);
       begin = n;
       tokens = longest = 0;
     }
-    tokens += own;
-    longest = std::max(longest, own);
+    tokens += item_length;
+    longest = std::max(longest, item_length);
     if (n + 1 < items && !is_full(batch, n + 1 - begin, tokens)) continue;
     take(begin, n + 1);
     begin = n + 1;

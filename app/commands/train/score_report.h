@@ -13,8 +13,8 @@
 
 // The results of `qkv score`, as text and as JSON.
 
-// Scores against the first reference alone, over the sentences that have a different one: scores of
-// the translations, and scores of the first different reference taken as a translation.
+// Scores against the first reference alone, over the sentences that also have a different one. They
+// score the translations, and the first different reference taken as a translation (`humans`).
 struct OneReference {
   qkv::app::CorpusScore translations{};
   qkv::app::CorpusScore humans{};

@@ -243,19 +243,19 @@ class OutputFolder {
  public:
   explicit OutputFolder(const std::string& path) : path_(path) {
     std::error_code failed;
-    made_ = std::filesystem::create_directory(path, failed);
+    created_ = std::filesystem::create_directory(path, failed);
     if (failed) throw OutputError(path, failed.message());
   }
   ~OutputFolder() {
     std::error_code ignored;  // remove() fails if the folder is not empty
-    if (made_) std::filesystem::remove(path_, ignored);
+    if (created_) std::filesystem::remove(path_, ignored);
   }
   OutputFolder(const OutputFolder&) = delete;
   OutputFolder& operator=(const OutputFolder&) = delete;
 
  private:
   std::string path_;
-  bool made_ = false;
+  bool created_ = false;
 };
 
 // Writes all files, then renames them into place: none appears before all are written.

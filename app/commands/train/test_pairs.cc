@@ -88,7 +88,7 @@ std::vector<std::string> read_translations(const std::string& path, const TestPa
   const auto is_expected = [&] {
     return lines.size() == sentences || lines.size() == pairs.pairs.size();
   };
-  // Blank lines at the end are translations only if their number fits.
+  // Blank lines at the end count as translations only if the number of lines fits with them.
   while (!is_expected() && !lines.empty() && qkv::app::is_blank(lines.back())) lines.pop_back();
   if (lines.size() == sentences) return lines;
   if (lines.size() != pairs.pairs.size()) {

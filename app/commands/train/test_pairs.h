@@ -23,8 +23,8 @@ struct TestPairs {
   qkv::app::Sentences sentences{};     // the sentence pairs, grouped by source
 };
 
-// A check of a sentence pair at its line. It returns the number of tokens, and may throw
-// InputError.
+// A check of a sentence pair at `line` of `file`. It returns the number of tokens, or 0 if they are
+// not needed, and may throw InputError.
 using CheckPair =
     std::function<std::size_t(const qkv::app::TextPair&, const std::string& file, qkv::Index line)>;
 

@@ -94,8 +94,8 @@ run ended), checkpoint-N.safetensors (with --keep).)";
 struct TrainOptions {
   TrainingOptions training{};
   std::string folder{};
-  std::vector<std::string> given{};  // the settings that the command line gives, as in config.json
-  bool resumes = false;              // whether the other settings are those of a run, or defaults
+  std::vector<std::string> given{};  // names in config.json of settings on the command line
+  bool resumes = false;              // whether the other settings are a run's, not the defaults
 };
 
 // The text of a library's error about an option: "--lr: must be positive, got -1".
@@ -135,7 +135,7 @@ std::vector<std::string> settings_given(const Command& command) {
     if (option == "--output") continue;
     const std::vector<std::string> its = qkv::app::settings_of_option(option);
     settings.insert(settings.end(), its.begin(), its.end());
-    if (its.empty()) settings.push_back(option);  // unknown; options_of_run() reports it
+    if (its.empty()) settings.push_back(option);  // not a setting; options_of_run() reports it
   }
   return settings;
 }
@@ -164,7 +164,7 @@ std::string resuming(const TrainOptions& options) {
 }
 
 // A file of the run's data, as the command line names it, else as config.json does.
-struct KeptFile {
+struct DataFile {
   std::string path{};
   bool is_given = false;  // whether the command line names it again
 
@@ -195,7 +195,7 @@ std::string moved_with(const std::string& run, const std::string& old) {
 
 // The command that resumes a run whose missing files have moved: it names each file that
 // moved_with() finds, and has DATA or FILE in place of any other.
-std::string resuming_moved(const TrainOptions& options, const KeptFile& data, const KeptFile& valid,
+std::string resuming_moved(const TrainOptions& options, const DataFile& data, const DataFile& valid,
                            const std::vector<std::string>& given) {
   const auto place = [&](const std::string& old, const char* name) {
     const std::string moved = moved_with(options.folder, old);
@@ -225,8 +225,8 @@ std::string resuming_moved(const TrainOptions& options, const KeptFile& data, co
 
 // Checks that the run's data can be read again: all that is missing is reported at once, with the
 // whole command to use if it has moved.
-void check_kept(const TrainOptions& options, const KeptFile& data, const KeptFile& valid,
-                const std::vector<std::string>& given) {
+void check_data_files(const TrainOptions& options, const DataFile& data, const DataFile& valid,
+                      const std::vector<std::string>& given) {
   const std::string moved = resuming_moved(options, data, valid, given);
   if (data.is_piped()) {
     throw UsageError(fmt::format(
@@ -286,8 +286,8 @@ void resolve(TrainOptions& options, const Command& command) {
   } else {
     options.training = options_of_run(options.folder, options.training, given);
     const auto is_given = [&](const char* name) { return std::ranges::count(given, name) > 0; };
-    check_kept(options, {options.training.data, is_given("data")},
-               {options.training.valid, is_given("valid")}, given);
+    check_data_files(options, {options.training.data, is_given("data")},
+                     {options.training.valid, is_given("valid")}, given);
   }
   if (!options.training.valid.empty()) return;
   if (options.training.patience > 0) throw UsageError("--patience requires --valid");
@@ -316,8 +316,8 @@ void warn_if_idle(const TrainOptions& options, const TrainingReport& report, con
   }
 }
 
-// Checks that memory suffices for the encoder and the decoder's cell, start and readout: their
-// parameters, gradients and Adam's two moments, as float32. Embeddings and attention are left out.
+// Checks that memory suffices for the float32 parameters, gradients and two moments of Adam of the
+// encoder and of the decoder's cell, start and readout. Embeddings and attention are left out.
 void check_memory(const qkv::app::TranslatorConfig& model) {
   constexpr double kBytes = 4 * sizeof(float);
   const auto H = static_cast<double>(model.hidden);
@@ -376,6 +376,7 @@ void run(TrainOptions options, const Command& command, Common common) {
     check_memory(options.training.model);
     options.training.executor = qkv::Executor::threads(common.threads);
   });
+  keep_freed_memory();
   options.training.ranks = joined;
   const TrainingReport report = train(options, common);
   if (report.end == TrainingEnd::kStopped) {

@@ -45,7 +45,7 @@ std::string clipped(const std::optional<double>& share) {
   return share ? fmt::format(", clipped {:.0f} % of updates", 100 * *share) : "";
 }
 
-// The count of pairs that are too long, with the option that sets the limit.
+// The number of pairs that were left out as too long, with the option that sets the limit.
 std::string left_out(const TrainingReport& report, const TrainingOptions& options) {
   std::string text = fmt::format("{} left out", report.left_out);
   if (report.left_out == 0) return text;

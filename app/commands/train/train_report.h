@@ -18,8 +18,8 @@ std::string text_of(const qkv::app::TrainingReport& report, const std::string& f
 // "the budget of 5e", or "the budget of 10e, the default of --after,".
 std::string budget_text(const qkv::app::Budget& after, bool is_default);
 
-// A budget with which a run that has used up `after` can continue: `after` added to what it has
-// spent.
+// A budget with which a run that has used up `after` can continue: what the run has spent, plus
+// `after`.
 std::string longer(const qkv::app::Budget& after, const qkv::app::Spent& spent);
 
 #endif  // QKV_COMMANDS_TRAIN_TRAIN_REPORT_H_

@@ -80,7 +80,8 @@ class LineTranslator {
     context_.set_stop_flag(&stop_flag());
   }
 
-  // Adds a line. Throws InputError for a line that is too long.
+  // Adds a line, and calls flush() once the batch is full. Throws InputError for a line that is too
+  // long.
   void add(std::string_view text, const std::string& file, Index line) {
     const std::size_t tokens = count_tokens(model_, text, file, line);
     const bool is_known = model_.longest_source > 0;  // earlier versions did not store it
@@ -125,6 +126,7 @@ class LineTranslator {
                            cut_.count(), translated_, limit, cut_.text()));
   }
 
+  // Translates the lines added since the last flush(), and passes them to `take`.
   void flush() {
     std::vector<TranslatedLine> lines;
     auto translations = qkv::app::translate(model_, texts_, search_, context_, unknown_);
@@ -159,7 +161,8 @@ class LineTranslator {
   qkv::app::LineNumbers not_finite_{};  // the lines for which the model gives NaN
 };
 
-// True if nothing can be read from standard input now: its writer may be waiting for an answer.
+// True if standard input has nothing to read now: the program that writes to it may be waiting for
+// an answer.
 bool has_no_input() {
   struct pollfd input {};
   input.fd = STDIN_FILENO;

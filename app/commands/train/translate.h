@@ -45,11 +45,11 @@ bool has_attention(const TranslatedLine& line);
 // A translation as a line of text, with its log-probability if requested.
 std::string line_of(const TranslatedLine& translated, const TranslateOptions& options);
 
-// The results in the output forms. `lines` and `options` must outlive them; `lines` may be filled
-// later.
+// The results in the output forms. `lines` and `options` must outlive the results; `lines` may be
+// filled later.
 Results translate_forms(const std::vector<TranslatedLine>& lines, const TranslateOptions& options);
 
-// A picture of the attention weights: rows are tokens of the translation, columns those of the
+// A picture of the attention weights: rows are tokens of the translation, columns are tokens of the
 // line. `translated` must have attention.
 qkv::app::Picture alignment(const TranslatedLine& translated);
 

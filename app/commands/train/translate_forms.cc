@@ -28,7 +28,8 @@ constexpr double kMostMapBytes = 1e9;
 constexpr const char* kRowName = "target";
 constexpr const char* kColumnName = "source";
 
-// A text without line breaks and control characters, which a vocabulary may hold.
+// A text without characters that would break the line, as a vocabulary may hold: line breaks and
+// tabs become blanks; other control characters and invalid bytes become U+FFFD.
 std::string on_one_line(std::string_view text) {
   std::string line;
   for (std::size_t at = 0; at < text.size();) {
@@ -55,7 +56,7 @@ void check_attention(const std::vector<TranslatedLine>& lines) {
   }
 }
 
-// The maps of all lines in one array, each padded to the longest: an attention file of N examples.
+// The maps of all N lines in one array, padded to the longest line and translation.
 struct Maps {
   qkv::Tensor attn{};  // [N,Tq,Tk] float32
   qkv::Tensor mask{};  // [N,Tq,Tk] bool, false where padded
@@ -142,7 +143,7 @@ qkv::app::Picture titled(const TranslatedLine& line) {
   return picture;
 }
 
-// The picture of the only line. Throws UsageError for several lines.
+// The picture of the only line. Throws UsageError unless there is one line, which has attention.
 qkv::app::Picture picture_of(const std::vector<TranslatedLine>& lines) {
   if (lines.size() != 1) {
     throw UsageError(fmt::format(
@@ -152,7 +153,7 @@ qkv::app::Picture picture_of(const std::vector<TranslatedLine>& lines) {
   return titled(lines[0]);
 }
 
-// A picture of each line that has attention, numbered as the line is. None for a single line.
+// A picture of each line that has attention, with the line's number. None for a single line.
 std::vector<NumberedFigure> pictures_of(const std::vector<TranslatedLine>& lines) {
   std::vector<NumberedFigure> pictures;
   if (lines.size() < 2) return pictures;

@@ -26,12 +26,12 @@ struct PairColumns {
   qkv::Index target = 1;
 };
 
-// Adds --cols S,T, the columns from 0; `usual` says in the help what they are by default.
+// Adds --cols S,T, two columns counted from 0. `usual` says in the help what the default is.
 Option add_columns(const Command& command, qkv::Index& source, qkv::Index& target,
                    const std::string& usual = "default 0,1");
 // The columns with which the run in a folder was trained; the default ones for a model file.
 PairColumns columns_of_run(const std::string& run);
-// The error of a column without text.
+// The message of the error that a column has no text.
 std::string no_text_in(qkv::Index column);
 
 // Adds --model best|last.

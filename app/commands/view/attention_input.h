@@ -53,13 +53,13 @@ bool has_axis(const qkv::app::AttentionFile& file, qkv::app::LeadingAxis axis);
 std::string place_of(const qkv::app::AttentionFile& file, const qkv::app::HeadStatistics& head);
 
 // The warnings of the reports, as lines such as "head 0: masked pairs receive weight ...". Each
-// fault is listed for the first `most` heads, then with the number of further heads, since the file
-// of a whole model would repeat it a hundred times. `where` tells the user what lists all of them.
+// fault is listed for the first `most` heads that have it, then with the number of further heads,
+// since a whole model may repeat it a hundred times. `where` tells the user what lists all heads.
 std::vector<std::string> fault_lines(const qkv::app::AttentionFile& file,
                                      std::span<const qkv::app::HeadReport> heads, int most,
                                      std::string_view where);
 
-// The axes as which the stored array was read, such as "layers, heads, queries, keys".
+// The names of the stored array's axes, as it was read: "layers, heads, queries, keys".
 std::string axes_of(const qkv::app::AttentionFile& file);
 
 #endif  // QKV_COMMANDS_VIEW_ATTENTION_INPUT_H_

@@ -20,8 +20,8 @@ struct Inspection {
 // `attn` is read if it is an attention file. Like all functions here, throws InputError.
 Inspection inspect_arrays(const std::string& path, std::string_view format,
                           const qkv::app::AttentionFileOptions& options);
-// Inspect word vectors, text in columns, tables of numbers, and other text, of which every line or
-// record is read.
+// Inspect a file of word vectors, of text in columns, of numbers or of any UTF-8 text. Every line
+// or record is read.
 Inspection inspect_vectors(const std::string& path);
 Inspection inspect_columns(const std::string& path);
 Inspection inspect_numbers(const std::string& path);

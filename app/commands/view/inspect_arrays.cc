@@ -21,7 +21,7 @@ using qkv::Index;
 using qkv::app::NamedArray;
 using qkv::app::Strings;
 
-// The extremes and the mean of an array's finite numbers, and the count of the others.
+// The extremes and the mean of an array's finite numbers, and the counts of NaN and infinity.
 struct NumberSummary {
   double smallest = std::numeric_limits<double>::infinity();
   double largest = -std::numeric_limits<double>::infinity();

@@ -36,8 +36,8 @@ struct TextRows {
   Index lines = 0;   // rows, and the blank lines before the last row
   Index fewest = 0;  // the least number of columns of a row
   Index most = 0;
-  Index odd_line = 0;  // the first line whose number of columns is not the first row's; 0: none
-  int widest = 0;      // the width of the widest row on a terminal
+  Index differing_line = 0;  // first line with more or fewer columns than the first row; 0: none
+  int widest = 0;            // the width of the widest row on a terminal
   std::vector<std::string> first{};  // the fields of the first row
 };
 
@@ -51,8 +51,8 @@ TextRows read_rows(const std::string& path) {
           result.fewest = result.most = columns;
           result.first.assign(fields.begin(), fields.end());
         }
-        if (result.odd_line == 0 && columns != static_cast<Index>(result.first.size())) {
-          result.odd_line = line;
+        if (result.differing_line == 0 && columns != static_cast<Index>(result.first.size())) {
+          result.differing_line = line;
         }
         result.fewest = std::min(result.fewest, columns);
         result.most = std::max(result.most, columns);
@@ -125,7 +125,7 @@ Inspection inspect_columns(const std::string& path) {
   result.text += rows.fewest == rows.most
                      ? fmt::format("{}\n", rows.most)
                      : fmt::format("{} to {} (line {} is the first to differ)\n", rows.fewest,
-                                   rows.most, rows.odd_line);
+                                   rows.most, rows.differing_line);
   std::string first;
   for (const std::string& field : rows.first) first += " " + qkv::app::quoted(field);
   result.text += fmt::format("  first row:{}\n", first);

@@ -97,8 +97,8 @@ const std::string* top_token(const AttentionFile& file, const HeadStatistics& he
   return &file.src[static_cast<std::size_t>(head.example)][static_cast<std::size_t>(head.top_key)];
 }
 
-// A number with `digits` digits after the point. If it is no count but 1e6 or more, as in a file of
-// scores whose masked keys hold -1e9, it is shown with three significant digits.
+// A number with `digits` digits after the point. If digits > 0 and its size is 1e6 or more, as in a
+// file of scores whose masked keys hold -1e9, it has three significant digits instead.
 std::string shown(double value, int digits) {
   constexpr double kLargestInFull = 1e6;
   if (digits > 0 && std::fabs(value) >= kLargestInFull) return fmt::format("{:.3g}", value);
@@ -165,7 +165,7 @@ std::string table(const Stats& stats) {
   return text;
 }
 
-// The table for a terminal that table() is too wide for: its columns are in bands, in which each
+// The table for a terminal that is too narrow for table(). The columns are in bands, in which each
 // row begins with the indices of the head, such as "0/2/5" below the title "example/layer/head".
 std::string table_in_bands(const Stats& stats, int columns) {
   std::vector<std::string> places(stats.heads.size());
@@ -281,7 +281,7 @@ void add_array(const Stats& stats, std::string_view name, const Value& value, Ar
   arrays.views.push_back({std::string(name), tensor.view()});
 }
 
-void fill(const Stats& stats, Arrays& arrays) {
+void fill_arrays(const Stats& stats, Arrays& arrays) {
   for (const Column& column : kColumns) {
     add_array<double>(stats, column.name, column.value, arrays);
   }
@@ -304,7 +304,7 @@ void fill(const Stats& stats, Arrays& arrays) {
 }
 
 // Reads the file and computes the reports of the selected heads.
-void fill(const StatsOptions& options, Stats& stats) {
+void read_stats(const StatsOptions& options, Stats& stats) {
   stats.file = read(options.input);
   check_example(stats.file, options.choice);
   const Index first = std::max<Index>(0, options.choice.example);
@@ -330,12 +330,12 @@ void run(const StatsOptions& options, const Common& common) {
   results.json = [&] { return json_of(stats, options); };
   results.brief = [] { return std::string(); };  // the files are the result
   results.arrays = [&] {
-    if (arrays.views.empty()) fill(stats, arrays);
+    if (arrays.views.empty()) fill_arrays(stats, arrays);
     return arrays.views;
   };
   check_outputs(options.outputs, results);
   check_inputs(options.outputs, {split_spec(options.input.spec).file});
-  fill(options, stats);
+  read_stats(options, stats);
   if (!options.outputs.paths.empty() && !options.outputs.json) {
     for (const std::string& line : warning_lines(stats)) {
       warn(common, fmt::format("{}: {}", options.input.name(), line));

@@ -56,7 +56,7 @@ std::string view_footer() {
   return text + "\nand the empty token.";
 }
 
-// The drawing for standard output. Its notes have their hints, since a person reads them.
+// The drawing for standard output. Notes are shown with their hints, since a person reads them.
 std::string screen(const Shown& shown, const ViewOptions& options, const Common& common) {
   qkv::app::Picture picture = shown.picture;
   picture.notes.clear();
@@ -65,7 +65,7 @@ std::string screen(const Shown& shown, const ViewOptions& options, const Common&
   return qkv::app::draw_terminal(picture, terminal_style(common));
 }
 
-// The input of --minus. Its array has the name of the first file's array unless another is given.
+// The input of --minus: the array of the same name as the first file's, unless --minus names one.
 AttentionInput minus_of(const ViewOptions& options) {
   const ArraySpec parts = split_spec(options.input.spec);
   AttentionInput minus{options.minus, options.input.options};

@@ -60,8 +60,8 @@ struct PictureStyle {
   qkv::app::ColourScale scale = qkv::app::ColourScale::kLinear;
   qkv::app::ColourRange range = qkv::app::ColourRange::kAll;
   std::optional<qkv::app::Colours> colours{};  // none: red-blue for differences, else blue
-  std::optional<double> highest{};             // the numbers at the ends of the colours
-  std::optional<double> lowest{};
+  std::optional<double> highest{};             // --max, the number at the top of the colours
+  std::optional<double> lowest{};              // --min, the number at the bottom of the colours
   qkv::app::CellTitles cell_titles = qkv::app::CellTitles::kUsual;
   bool notes_drawn = true;  // whether notes are drawn under the map
   std::string font{};       // "": the default
@@ -113,7 +113,7 @@ struct Selection {
   std::vector<qkv::Index> layers{};
   std::vector<qkv::Index> heads{};
   std::vector<qkv::Index> queries{};  // row indices of the file
-  std::vector<qkv::Index> named{};    // the query of each row in `queries`, by query_of()
+  std::vector<qkv::Index> named{};    // the query index of each row in `queries`, by query_of()
   std::vector<qkv::Index> keys{};
   std::vector<qkv::Index> special_queries{};  // selected, but hidden as special tokens
   std::vector<qkv::Index> special_keys{};
@@ -146,7 +146,7 @@ struct Shown {
   qkv::app::Picture picture{};      // points into the tensors above
 };
 
-// The selected maps of `file` or, if `minus` is not null, their difference from its maps.
+// The selected maps of `file` or, if `minus` is not null, these less the same maps of `minus`.
 Shown show(const qkv::app::AttentionFile& file, const qkv::app::AttentionFile* minus,
            const ViewOptions& options);
 
@@ -158,8 +158,8 @@ void subtract(const Shown& part, const ViewOptions& options, Shown& shown);
 // as in qkv translate, "example 2 of 4 (line 3)".
 std::string example_name(const qkv::app::AttentionFile& file, qkv::Index example);
 
-// The examples of a page: the one that the options choose, or all that are not empty; all if the
-// options name tokens, queries or keys. Throws UsageError if there is none.
+// The examples of a page: the one that the options choose; else all, if the options name tokens,
+// queries or keys; else all that are not empty. Throws UsageError if there is none.
 std::vector<qkv::Index> page_examples(const qkv::app::AttentionFile& file,
                                       const ViewOptions& options);
 
@@ -168,15 +168,15 @@ struct PageParts {
   std::list<Shown> shown{};
   qkv::app::Page page{};
 };
-// The page of all selected maps; with `minus` also of its maps, to compare with. Throws UsageError
-// for a page that would be too large, InputError if the files do not have the same maps.
+// The page of all selected maps and, if `minus` is not null, of its maps to compare with. Throws
+// UsageError for a page that would be too large, InputError if the files have different maps.
 PageParts page_parts(const qkv::app::AttentionFile& file, const qkv::app::AttentionFile* minus,
                      const ViewOptions& options);
 // The contents of the .html file. Throws UsageError, or Cancelled after Ctrl-C.
 std::string page_bytes(const PageParts& parts);
 
-// The quantity that the numbers of the input's array are: the one that the file names, or "weight",
-// "score", or the array's name.
+// The quantity that the array's numbers are: the one that the file names, else "weight" or "score"
+// for known names of arrays, else the array's name.
 std::string quantity_of(const qkv::app::AttentionFile& file, const AttentionInput& input);
 
 // Copies the selected part of maps [N,L,H,Tq,Tk] of a file to [L,H,Tq,Tk].
@@ -185,8 +185,8 @@ qkv::Tensor gathered(const qkv::ConstView& maps, const Selection& selection);
 qkv::Tensor reduced(const qkv::Tensor& maps, int axis, Statistic statistic);
 // Reduces one axis of masks in the way of reduced(): a pair is allowed if any mask allows it.
 qkv::Tensor any_allowed(const qkv::Tensor& masks, int axis);
-// The weight that the selected rows give to keys that are not shown: the mean over rows, and the
-// maximum.
+// The weight that a selected row gives to `keys`, which are not shown, in all: mean and maximum
+// over the rows whose sum is finite.
 struct Unseen {
   double mean = 0;
   double most = 0;

@@ -20,8 +20,8 @@ void check_same(const ViewOptions& options, std::string_view axis, const std::ve
                 const std::vector<Index>& theirs) {
   if (ours == theirs) return;
   throw qkv::app::InputError(input_name(options.minus),
-                             fmt::format("must have the same {} as {}: {} against {}", axis,
-                                         options.input.name(), ranges_of(theirs), ranges_of(ours)));
+                             fmt::format("must have the same {} as {} ({}), got {}", axis,
+                                         options.input.name(), ranges_of(ours), ranges_of(theirs)));
 }
 
 // A note such as 'tokens differ at 2 of 8 keys, first at 3: "he" in a.npz, "she" in b.npz', or "".

@@ -51,8 +51,8 @@ void for_each_reduced(const Dims& shape, int axis, const F& f) {
   const Index cells = shape[2] * shape[3];
   const Index heads = shape[1];
   for (Index map = 0; map < shape[0] * heads; ++map) {
-    const Index kept = axis == 0 ? map % heads : map / heads;
-    for (Index cell = 0; cell < cells; ++cell) f(map * cells + cell, kept * cells + cell);
+    const Index into = axis == 0 ? map % heads : map / heads;
+    for (Index cell = 0; cell < cells; ++cell) f(map * cells + cell, into * cells + cell);
   }
 }
 
@@ -84,9 +84,9 @@ Tensor reduced(const Tensor& maps, int axis, Statistic statistic) {
   const auto from = exact.values<double>();
   const auto to = result.values<double>();
   if (statistic == Statistic::kMaximum) std::fill(to.begin(), to.end(), -HUGE_VAL);
-  for_each_reduced(maps.shape(), axis, [&](Index element, Index kept) {
+  for_each_reduced(maps.shape(), axis, [&](Index element, Index into) {
     const double value = from[static_cast<std::size_t>(element)];
-    double& sum = to[static_cast<std::size_t>(kept)];
+    double& sum = to[static_cast<std::size_t>(into)];
     sum = statistic == Statistic::kMean ? sum + value : larger(sum, value);
   });
   if (statistic == Statistic::kMean) {
@@ -100,8 +100,8 @@ Tensor any_allowed(const Tensor& masks, int axis) {
   Tensor result(DType::kBool, reduced_shape(masks, axis));
   const auto from = masks.values<bool>();
   const auto to = result.values<bool>();
-  for_each_reduced(masks.shape(), axis, [&](Index element, Index kept) {
-    bool& allowed = to[static_cast<std::size_t>(kept)];
+  for_each_reduced(masks.shape(), axis, [&](Index element, Index into) {
+    bool& allowed = to[static_cast<std::size_t>(into)];
     allowed = allowed || from[static_cast<std::size_t>(element)];
   });
   return result;
@@ -119,7 +119,7 @@ Unseen unseen_weight(const qkv::app::AttentionFile& file, const Selection& selec
   for (std::size_t row = 0; row < values.size() / keys; ++row) {
     double sum = 0;
     for (std::size_t n = 0; n < keys; ++n) sum += values[row * keys + n];
-    if (!std::isfinite(sum)) continue;  // such rows have a warning of their own
+    if (!std::isfinite(sum)) continue;  // another note reports rows with NaN or infinity
     unseen.mean += sum;
     unseen.most = std::max(unseen.most, sum);
     ++rows;

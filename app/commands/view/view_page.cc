@@ -24,7 +24,7 @@ constexpr std::string_view kSelect =
 ViewOptions options_of(const ViewOptions& options, const std::string& spec, Index example) {
   ViewOptions one = options;
   one.input.spec = spec;
-  const std::string name = split_spec(options.input.spec).name;  // also of a --minus without one
+  const std::string name = split_spec(options.input.spec).name;  // the default for --minus, too
   if (!name.empty()) one.input.options.name = name;
   one.choice.example = example;
   one.all_maps = true;
@@ -110,16 +110,16 @@ PageParts page_parts(const AttentionFile& file, const AttentionFile* minus,
   if (minus != nullptr && minus->attn.size(0) <= examples.back()) {
     throw qkv::app::InputError(
         input_name(options.minus),
-        fmt::format("must have the same examples as {}: {} against {}", options.input.name(),
-                    minus->attn.size(0), file.attn.size(0)));
+        fmt::format("must have example {}, as {} has, got {} examples", examples.back(),
+                    options.input.name(), minus->attn.size(0)));
   }
   check_size(file, examples, options);
   PageParts parts;
   qkv::app::Page& page = parts.page;
   for (const Index example : examples) {
-    const ViewOptions own = options_of(options, options.input.spec, example);
+    const ViewOptions one_example = options_of(options, options.input.spec, example);
     qkv::app::PageExample& one = page.examples.emplace_back();
-    const Shown& shown = parts.shown.emplace_back(show(file, nullptr, own));
+    const Shown& shown = parts.shown.emplace_back(show(file, nullptr, one_example));
     add_notes(shown.notes, "", one.notes);
     if (file.row_entropy.given()) {
       one.notes.push_back(
@@ -137,9 +137,10 @@ PageParts page_parts(const AttentionFile& file, const AttentionFile* minus,
     one.key_indices = unusual(shown.selection.keys);
     one.entropies = entropies_of(file, shown.selection, options);
     if (minus == nullptr) continue;
-    ViewOptions both = own;
-    both.minus = options.minus;
-    add_notes(show(file, minus, both).notes, "", one.notes);  // also checks that both fit together
+    ViewOptions with_minus = one_example;
+    with_minus.minus = options.minus;
+    // show() also checks that the maps of the files match.
+    add_notes(show(file, minus, with_minus).notes, "", one.notes);
     const Shown& other = parts.shown.emplace_back(
         show(*minus, nullptr, options_of(options, options.minus, example)));
     add_notes(other.notes, shown_name(options.minus), one.notes);

@@ -20,8 +20,8 @@ bool is_reduced(const ViewOptions& options, LeadingAxis axis) {
                      [axis](const Reduction& reduction) { return reduction.axis == axis; });
 }
 
-// Limits the maps shown by default to what fits on a page: if there are too many, the first layer,
-// and of its heads at most kUsualMaps.
+// Limits the maps that are shown by default: if there are more than kUsualMaps, to the first layer
+// and its first kUsualMaps heads. Layers or heads that the options list or reduce are not limited.
 void narrow(const ViewOptions& options, Selection& selection) {
   if (options.all_maps) return;
   const bool one_layer = is_reduced(options, LeadingAxis::kLayers);
@@ -183,7 +183,7 @@ void select_tokens(const AttentionFile& file, const ViewOptions& options, Select
   leave_out_padding(file, options, selection);
 }
 
-// Removes the special tokens from `indices` and returns them.
+// Removes the indices of special tokens, except those in `keep`, from `indices`, and returns them.
 std::vector<Index> hide(const std::vector<qkv::app::Tokens>& lists, Index example,
                         std::string_view axis, const std::vector<std::string>& keep,
                         std::vector<Index>& indices) {

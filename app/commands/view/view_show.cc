@@ -135,9 +135,10 @@ std::vector<Note> reduce_all(const std::vector<Reduction>& reductions, bool are_
   return notes;
 }
 
-// Sets what output files say of the queries. `rows` holds their indices if these ascend and are not
-// just 0, 1, 2, .. Queries without tokens get their indices as tokens, `tgt_in_files`, where `rows`
-// cannot be set, and where readers of a square map would give them the tokens of the keys.
+// Sets how output files name the queries. Queries 0, 1, 2, .. in order need no names, unless
+// readers of a square map would give them the tokens of the keys. `rows` holds other queries'
+// indices, if they ascend. Where it cannot be set, queries without tokens get their indices as
+// tokens, in `tgt_in_files`.
 void name_queries(const AttentionFile& file, Shown& shown) {
   const std::vector<Index>& named = shown.selection.named;
   const bool ascends = std::is_sorted(named.begin(), named.end());

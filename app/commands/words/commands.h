@@ -5,8 +5,8 @@
 #include "commands/shell/command.h"
 #include "commands/shell/console.h"
 
-// Adds the command `words`, which runs when the command line has been parsed. `common` must outlive
-// the parsing.
+// Adds the command `words`, which runs after its command line has been parsed. `common` must live
+// until the command has finished.
 void add_words(const Command& program, const Common& common);
 
 #endif  // QKV_COMMANDS_WORDS_COMMANDS_H_

@@ -40,7 +40,9 @@ class ParameterFile {
     for (const qkv::app::NamedArray& array : arrays_) {
       if (array.name != wanted) continue;
       const auto* tensor = std::get_if<Tensor>(&array.array);
-      if (tensor == nullptr || !qkv::is_real(tensor->dtype())) fail(name, "real numbers", "others");
+      if (tensor == nullptr || !qkv::is_real(tensor->dtype())) {
+        fail(name, "real numbers", qkv::app::describe(array.array));
+      }
       return qkv::convert(*tensor, DType::kFloat64);
     }
     return std::nullopt;
@@ -160,7 +162,7 @@ qkv::View with_batch(Tensor& tensor) {
   return qkv::reshape(tensor.view(), shape);
 }
 
-// `masked` may be absent.
+// Requests the results, and masked scores in `masked`, which may be absent.
 qkv::Outputs outputs_of(WordAttention& attention, Tensor& masked, bool heads) {
   const auto view = [&](Tensor& t) { return heads ? with_batch(t) : t.view(); };
   qkv::Outputs outputs;
@@ -252,8 +254,8 @@ WordAttention with_heads(const Tensor& x, const WordsOptions& options,
 
 namespace {
 
-// Throws UsageError if the vectors, the parameters and matrices of `pair_bytes` for each head and
-// pair of words do not fit in memory.
+// Throws UsageError unless the vectors, the parameters, and `pair_bytes` bytes for each head and
+// pair of words fit in memory together.
 void check_memory(const WordInput& input, const WordsOptions& options, double pair_bytes) {
   const auto words = static_cast<double>(input.x.size(0));
   const auto width = static_cast<double>(input.x.size(1));

@@ -68,8 +68,8 @@ class Tokens {
   }
 
   // The offset of the last blank before which the text can be split without changing its tokens, or
-  // 0 if there is none. The text cannot be split where the blank belongs to the character before
-  // it, as a newline does after a carriage return.
+  // 0 if there is none. It cannot be split where the blank forms one cluster with the character
+  // before it, as a newline does after a carriage return.
   std::size_t last_gap() const {
     const std::string_view text = std::string_view(rest_).substr(0, valid_);
     for (std::size_t at = text.find_last_of(kBlanks); at != text.npos && at > 0;

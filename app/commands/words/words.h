@@ -25,7 +25,7 @@ inline constexpr Choice<Unknown> kUnknowns[] = {
     {"error", Unknown::kError}, {"skip", Unknown::kSkip}, {"zero", Unknown::kZero}};
 
 struct WordsOptions {
-  std::vector<std::string> text{};  // parts to join by blanks; "-" alone is standard input
+  std::vector<std::string> text{};  // parts, joined with blanks; a lone "-": standard input
   std::string vectors{};            // the file of word vectors; "": spelling vectors
   qkv::Index width = 0;             // numbers per word vector; 0: as in the file, 50 for spelling
   Unknown unknown = Unknown::kError;
@@ -55,8 +55,8 @@ struct Parameter {
 // The results of self-attention over T words, in float64. With H heads, the arrays from `scores` to
 // `top_keys` have a leading axis of H.
 struct WordAttention {
-  qkv::Tensor q{};  // [T,D]; with heads [T,H*E], projected
-  qkv::Tensor k{};
+  qkv::Tensor q{};  // q, k and v: [T,D]; with H heads, projected: [T,H*E]
+  qkv::Tensor k{};  // the form "wide" also divides q and k by D^(1/4)
   qkv::Tensor v{};
   std::vector<Parameter> parameters{};
   double scale = 1;
@@ -65,7 +65,7 @@ struct WordAttention {
   qkv::Tensor unmasked{};     // [T,T] bool; absent unless a pair is masked and weights are given
   qkv::Tensor lse{};          // [T], the log-sum-exp of each word's scores
   qkv::Tensor top_weights{};  // [T,n], the n largest weights of each word; n = 2, or 1 if T = 1
-  qkv::Tensor top_keys{};     // [T,n], int64, the word of each of top_weights, or -1
+  qkv::Tensor top_keys{};     // [T,n], int64, the key of each of top_weights; -1: none
   qkv::Tensor out{};          // [T,D], without a head axis
 };
 
@@ -73,15 +73,15 @@ struct WordAttention {
 WordInput read_words(const WordsOptions& options, const Common& common);
 
 // Computes the attention; scores and weights are returned only if `matrices` is true. Throws
-// UsageError for an expression that reads outside of an array, heads that do not divide the width
-// or too little memory, and InputError for parameters that do not fit.
+// UsageError if an expression reads outside of an array, if the heads of the form "split" do not
+// divide the width, or if memory is too small, and InputError for parameters that do not fit.
 WordAttention attend_words(const WordInput& input, const WordsOptions& options,
                            const Expressions& expressions, const Common& common, bool matrices);
 
-// The most words that a table of weights is printed for. For longer texts the report has only the
-// strongest other word of each word.
+// The most words that a table of weights is printed for. For longer texts the report only names,
+// for each word, the word it attends to most besides itself.
 inline constexpr qkv::Index kLongestTable = 32;
-// The additions to the report for a terminal.
+// Additions to a report that is printed on a terminal.
 struct WordScreen {
   std::string map{};  // the drawn attention map, or ""
   int columns = 0;    // the width that tables must fit; 0: any width
@@ -91,13 +91,14 @@ std::string parameters_text(const WordAttention& attention, const WordsOptions& 
 std::string word_report(const WordInput& input, const WordAttention& attention,
                         const WordsOptions& options, const Expressions& expressions,
                         const WordScreen& screen = {});
-// The most words and the most heads of a map on a terminal. If there are more heads, the first are
-// shown; longer texts have no map.
+// On a terminal, a text of more than kLongestMap words has no map, and only the first kMostMaps
+// heads have one.
 inline constexpr qkv::Index kLongestMap = 100;
 inline constexpr qkv::Index kMostMaps = 12;
 
-// The forms of the results for standard output and files. The arguments must outlive the returned
-// functions and may be filled after this call. The arrays hold all that a recomputation needs.
+// Returns functions that give the results in each form, for standard output and files. They refer
+// to the arguments, which must outlive them and may be filled after this call. The arrays hold all
+// that a recomputation needs.
 Results word_forms(const WordInput& input, const WordAttention& attention,
                    const WordsOptions& options, const Expressions& expressions,
                    const Common& common);

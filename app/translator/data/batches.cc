@@ -19,9 +19,9 @@ namespace {
 // The last word of Philox's counter in each of the two shuffles; layers use words below 16.
 enum class Order : std::uint32_t { kPairs = 16, kBatches = 17 };
 
-// Shuffles by Fisher-Yates, from the end; the result is equal everywhere, unlike std::shuffle's. An
-// index is the high half of the product of a random word and the bound, non-uniform by at most
-// bound / 2^32.
+// Shuffles by Fisher-Yates from the end. Unlike with std::shuffle, the result is the same on every
+// machine. The index in [0,i) is the high half of the product of a random word and i, so that its
+// probabilities differ from 1 / i by a factor between 1 - i / 2^32 and 1 + i / 2^32.
 template <class T>
 void shuffle(std::vector<T>& values, std::uint64_t seed, Index epoch, Order order) {
   for (std::size_t i = values.size(); i > 1; --i) {
@@ -48,8 +48,8 @@ std::vector<Index> all_pairs(std::string_view function, std::span<const PairLeng
   return pairs;
 }
 
-// Sorts the sentence pairs by length, stably, and cuts them into batches as large as the limit
-// allows.
+// Sorts the sentence pairs stably, by their number of tokens and then by that of the source, and
+// cuts the list into batches. A batch ends where the next sentence pair would exceed the limit.
 std::vector<std::vector<Index>> cut(std::vector<Index> pairs, std::span<const PairLength> lengths,
                                     Index most_tokens) {
   const auto length = [&](Index pair) { return lengths[static_cast<std::size_t>(pair)]; };

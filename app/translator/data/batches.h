@@ -17,22 +17,22 @@ struct PairLength {
 };
 
 struct BatchOptions {
-  // The limit of a batch, padding included: (longest source + longest target) * sentence pairs. A
-  // sentence pair that exceeds it is a batch of its own.
+  // The limit for (longest source + longest target) * sentence pairs, a batch's number of tokens
+  // with padding. A sentence pair that exceeds the limit is a batch by itself.
   Index most_tokens = 4096;
   std::uint64_t seed = 0;
 };
 
-// The batches of one epoch in training order; a batch is the indices of its sentence pairs. Each
+// The batches of one epoch in training order; a batch lists the indices of its sentence pairs. Each
 // sentence pair is in exactly one batch. Sentence pairs of similar lengths are grouped, which keeps
-// padding small; those of equal lengths are reshuffled in each epoch, and so is the order of the
-// batches. The random numbers are Philox4x32-10 of (seed; position, epoch, shuffle), so that equal
-// arguments give equal batches everywhere. Throws Error for more than 2^32 - 1 sentence pairs or
-// most_tokens < 1.
+// padding small. In each epoch, sentence pairs of equal lengths are shuffled anew, and so is the
+// order of the batches. The random numbers are Philox4x32-10 with `seed` as the key and (position,
+// epoch, shuffle) as the counter, so that equal arguments give equal batches on every machine.
+// Throws Error for more than 2^32 - 1 sentence pairs or most_tokens < 1.
 std::vector<std::vector<Index>> epoch_batches(std::span<const PairLength> lengths,
                                               const BatchOptions& options, Index epoch);
 
-// Batches for evaluation, without shuffling: sentence pairs and batches are in the order of length.
+// Batches for evaluation, without shuffling: sentence pairs and batches ascend in length.
 std::vector<std::vector<Index>> sorted_batches(std::span<const PairLength> lengths,
                                                Index most_tokens);
 

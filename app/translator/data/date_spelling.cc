@@ -14,9 +14,10 @@
 namespace qkv::app {
 namespace {
 
-// A spelling of a day. Names in braces are parts of the day, written as for Sunday, 3 May 1987 or a
-// day in September; other text is literal. Forms are drawn in proportion to their weights.
-// All-numeric forms must be unambiguous: year last means day first, year first means month second.
+// A spelling of a day. A field in braces stands for a part of the date, and is named after that
+// part's spelling on Sunday, 3 May 1987, or in September. Other text is literal. Forms are drawn in
+// proportion to their weights. All-numeric forms must be unambiguous: if the year is last, the day
+// is first; if the year is first, the month is second.
 struct Form {
   std::uint32_t weight;
   std::string_view pattern;
@@ -100,7 +101,7 @@ constexpr Form kForms[] = {
     {1, "in the year {1987}, on {May} {3}"},
     {1, "{3} {May} AD {1987}"},
 };
-constexpr std::uint32_t kWeights =
+constexpr std::uint32_t kTotalWeight =
     std::accumulate(std::begin(kForms), std::end(kForms), std::uint32_t{0},
                     [](std::uint32_t sum, const Form& form) { return sum + form.weight; });
 
@@ -134,13 +135,13 @@ constexpr Field kFields[] = {
 };
 
 std::string_view drawn_pattern(core::Draws& draws) {
-  std::uint32_t place = draws.below(kWeights);
+  std::uint32_t drawn = draws.below(kTotalWeight);
   const Form* form = std::begin(kForms);
-  for (; place >= form->weight; ++form) place -= form->weight;
+  for (; drawn >= form->weight; ++form) drawn -= form->weight;
   return form->pattern;
 }
 
-// Replaces the fields of the pattern by the parts of the day.
+// Returns the pattern with its fields replaced by the parts of the date.
 std::string filled(std::string_view pattern, const Parts& parts, core::Draws& draws) {
   std::string text;
   for (std::size_t open = pattern.find('{'); open != pattern.npos; open = pattern.find('{')) {
@@ -157,7 +158,7 @@ std::string filled(std::string_view pattern, const Parts& parts, core::Draws& dr
 char upper(char c) { return c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c; }
 char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
 
-// Keeps the case six times in ten, changes to lower case three times, to upper case once.
+// Keeps the letters' case with probability 6/10, else makes all lower case (3/10) or upper (1/10).
 void change_letters(std::string& text, core::Draws& draws) {
   const std::uint32_t tenth = draws.below(10);
   if (tenth >= 6) std::ranges::transform(text, text.begin(), tenth < 9 ? lower : upper);
@@ -171,7 +172,7 @@ void change_commas(std::string& text, core::Draws& draws) {
   if (twentieth == 4) text.insert(text.find(','), 1, ' ');
 }
 
-// Doubles one space once in sixteen times.
+// Doubles one space of the text with probability 1/16.
 void double_blank(std::string& text, core::Draws& draws) {
   const auto blanks = static_cast<std::uint32_t>(std::ranges::count(text, ' '));
   if (blanks == 0 || !draws.once_in(16)) return;

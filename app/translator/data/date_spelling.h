@@ -9,7 +9,7 @@
 
 namespace qkv::app {
 
-// A day from 1900 to 2099 in one of the ways in which people spell it, drawn at random.
+// Spells a day of the years 1900 to 2099 in one of the ways in which people do, drawn at random.
 std::string spelled(std::chrono::sys_days day, core::Draws& draws);
 
 }  // namespace qkv::app

@@ -39,7 +39,8 @@ std::string cardinal(unsigned number, core::Draws& draws) {
   return number % 10 == 0 ? std::string(tens) : joined(tens, kCardinals[number % 10], draws);
 }
 
-// An abbreviation: the longer form one time in four, and a full stop one time in four.
+// An abbreviation of the name: one time in four the `longer` one, if there is one, else the first
+// three letters. One time in four, a full stop follows, unless the whole name is the abbreviation.
 std::string abbreviated(std::string_view name, std::string_view longer, core::Draws& draws) {
   std::string text(!longer.empty() && draws.once_in(4) ? longer : name.substr(0, kShort));
   if (text.size() < name.size() && draws.once_in(4)) text += '.';

@@ -15,11 +15,11 @@ std::string_view short_month(unsigned month);     // 1..12: "Sep"
 std::string_view roman_month(unsigned month);     // 1..12: "IX"
 std::string_view weekday_name(unsigned weekday);  // 0..6: "Sunday"
 
-// The month's abbreviation: "Sep", "Sept", "Sep.", "Sept."; "May" has none.
+// The month's abbreviation: "Sep", "Sept", "Sep.", "Sept."; for May always "May".
 std::string abbreviated_month(unsigned month, core::Draws& draws);
 // The weekday's abbreviation: "Tue", "Tues", "Tue."
 std::string abbreviated_weekday(unsigned weekday, core::Draws& draws);
-// The ordinal number of a day in digits: "3rd"
+// The ordinal number of a day 1..31 in digits: "3rd"
 std::string ordinal_number(unsigned day);
 // The ordinal number of a day 1..31 in words: "third", "twenty-first", "twenty first"
 std::string ordinal_word(unsigned day, core::Draws& draws);

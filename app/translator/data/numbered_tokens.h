@@ -62,6 +62,7 @@ class NumberedTexts {
   }
 
  private:
+  // Returns the token's number and adds `count` to the count of the token.
   std::int32_t number(const std::string& token, Index count) {
     const auto next = static_cast<std::int32_t>(tokens_.size());
     const auto [found, is_new] = numbers_.try_emplace(token, next);

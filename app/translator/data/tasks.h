@@ -20,8 +20,8 @@ struct Example {
   std::string target{};
 };
 
-// The days that a corpus of dates may have. About a tenth of all days are test days, whatever the
-// seed, so that a model trained on kTrain has never seen a day of kTest.
+// The days that a corpus of dates may have. About a tenth of all days are test days, the same ones
+// for every seed, so that a model trained on kTrain has never seen a day of kTest.
 enum class DaySplit { kAll, kTrain, kTest };
 QKV_API bool is_test_day(std::chrono::sys_days day);
 

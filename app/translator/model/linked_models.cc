@@ -4,10 +4,10 @@
 
 #include <qkv/app/translation_model.h>
 
-// Embeds a file's bytes between the symbols `name`_begin and `name`_end. The assembler does it, so
-// that the compiler need not parse millions of numbers. `path` is the file's path, in quotes.
-// `hash` is the file's hash, which makes this text differ between files: compiler caches see only
-// the text.
+// Embeds a file's bytes between the symbols `name`_begin and `name`_end. The assembler reads the
+// file, so that the compiler need not parse millions of numbers. `path` is the file's path, in
+// quotes. `hash` is the file's hash: it changes the assembler text if the file changes, since
+// compiler caches compare only the text.
 // clang-format off
 #define QKV_LINK_FILE(name, path, hash)                                       \
   __asm__(".section .rodata\n.balign 64\n"                                   \
@@ -19,7 +19,7 @@
   extern "C" __attribute__((visibility("hidden"))) const char name##_end[];
 // clang-format on
 
-// NOLINTBEGIN(readability-identifier-naming): symbols of the assembler's, for their addresses
+// NOLINTBEGIN(readability-identifier-naming): the assembler defines these symbols
 QKV_LINK_FILE(qkv_date_model, QKV_DATE_MODEL, QKV_DATE_MODEL_SHA256)
 QKV_LINK_FILE(qkv_english_french_model, QKV_ENGLISH_FRENCH_MODEL, QKV_ENGLISH_FRENCH_MODEL_SHA256)
 // NOLINTEND(readability-identifier-naming)
@@ -31,8 +31,8 @@ TranslationModel parsed(const char* name, const char* begin, const char* end) {
   return parse_model(name, std::string_view(begin, static_cast<std::size_t>(end - begin)));
 }
 
-// The longest sources in the data of each model's train.sh, as `qkv train` reports them. The linked
-// files lack the setting longest_source.
+// The most tokens of a source in the training data of each model's train.sh, as `qkv train` reports
+// it. The linked files lack the setting longest_source.
 constexpr Index kLongestDate = 64;
 constexpr Index kLongestEnglish = 94;
 

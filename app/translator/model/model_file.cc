@@ -45,8 +45,8 @@ constexpr Choice<LetterCase> kCases[] = {{"kept", LetterCase::kKept},
                                          {"lower", LetterCase::kLower}};
 
 // Settings that the files of earlier versions lack, with the value that such models have. A model
-// with that value is written without the setting, so that its file stays bit-identical to earlier
-// versions'.
+// with that value is written without the setting, so that its file is bit-identical to the one that
+// an earlier version wrote.
 struct ImpliedSetting {
   std::string_view name;
   std::string_view value;
@@ -54,8 +54,8 @@ struct ImpliedSetting {
 constexpr ImpliedSetting kImplied[] = {
     {"encoder_layers", "1"}, {"tied_embeddings", "none"}, {"longest_source", "0"}};
 
-// The style's array [rules, 2]: each row is a rule's name and the mark, word or value that it is
-// about.
+// The array of the target's style, [rules,2]: each row has a rule's name, and the mark, word or
+// value that the rule is about.
 constexpr const char* kStyleArray = "target_style";
 constexpr Choice<Spaces> kSpaceRules[] = {{"no space", Spaces::kNone},
                                           {"space before", Spaces::kBefore},
@@ -377,15 +377,15 @@ TextStyle take_style(Contents& contents) {
 }
 
 // Compares the sizes in the settings with the count of numbers in the file, so that wrong settings
-// cannot make the model allocate more memory than the file's numbers need.
+// cannot make the model allocate memory out of proportion to the file.
 void check_sizes(const Contents& contents, const TranslatorConfig& config) {
-  const Index held = contents.element_count();
+  const Index numbers = contents.element_count();
   const auto check = [&](std::string_view name, Index rows, Index columns) {
     Index needed = 0;
     if (rows < 1 || columns < 1 || __builtin_mul_overflow(rows, columns, &needed) ||
-        needed > held) {
+        needed > numbers) {
       contents.fail(
-          fmt::format("{}: expected parameters of that size, got {} numbers", name, held));
+          fmt::format("{}: expected parameters of that size, got {} numbers", name, numbers));
     }
   };
   check("hidden", config.hidden, config.hidden);
@@ -400,7 +400,7 @@ void check_sizes(const Contents& contents, const TranslatorConfig& config) {
       check("hidden", config.hidden, config.target_tokens);
       break;
     case TiedEmbeddings::kOutput:
-      // A lower bound: the readout is larger.
+      // A lower bound for the size of the readout.
       check("embedding", config.embedding, config.embedding);
       break;
   }
@@ -454,7 +454,7 @@ TranslationModel model_from(const std::string& file, std::vector<NamedArray> arr
   }
 }
 
-// Throws InputError for a file of another kind, which the message names.
+// Throws InputError that names the file's kind unless the file is in the safetensors format.
 void expect_safetensors(const std::string& path, const std::atomic<bool>* stop) {
   const FileKind kind = file_kind(path, stop);
   if (kind == FileKind::kSafetensors) return;
@@ -494,7 +494,7 @@ void write_model_file(const std::string& path, const TranslationModel& model,
 }
 
 TranslationModel read_model_file(const std::string& path, const std::atomic<bool>* stop) {
-  std::error_code error;  // opening the file reports why it cannot be examined
+  std::error_code error;  // not looked at: opening the file will report why it cannot be read
   if (path != "-" && std::filesystem::is_directory(path, error)) {
     return read_model_file(model_path(path, kBestFile), stop);
   }

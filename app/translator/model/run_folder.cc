@@ -12,7 +12,7 @@
 namespace qkv::app {
 
 void check_is_run(const std::string& folder) {
-  std::error_code error;  // opening a file reports why a folder cannot be read
+  std::error_code error;  // not reported here: opening a file will say why the folder is unreadable
   if (!std::filesystem::exists(std::filesystem::path(folder) / kConfigFile, error) && !error) {
     throw InputError(folder, fmt::format("expected the folder of a run, got one without {}; qkv "
                                          "train DATA -o FOLDER makes one",

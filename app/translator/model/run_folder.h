@@ -4,7 +4,7 @@
 
 #include <string>
 
-// The files of a RUN folder by which a reader finds its model. translator/training writes them.
+// The files of a RUN folder that are needed to read its models. translator/training writes them.
 namespace qkv::app {
 
 inline constexpr const char* kConfigFile = "config.json";

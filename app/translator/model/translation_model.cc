@@ -18,22 +18,23 @@ namespace {
 using Ids = std::vector<std::int32_t>;
 using Tokens = std::vector<std::string>;
 
-// The tokens of a text. A text without visible characters has none; a character model would invent
-// a translation for its blanks.
+// The tokens of a text. A text without visible characters has none, since a character model would
+// invent a translation for the blanks.
 Tokens tokens_of(const TranslationModel& model, const std::string& text) {
   Tokens tokens = model.tokenizer.split(text);
   return is_blank(text) ? Tokens() : tokens;
 }
 
-// True if unknown tokens are copied. Throws Error if the caller requires it and the model cannot.
+// True if unknown tokens are copied. Throws Error if the caller requires copies and the model does
+// not attend to source tokens.
 bool copies_unknown(const TranslationModel& model, UnknownTokens unknown) {
-  const bool looks = model.translator.config().attention != TranslatorAttention::kNone;
-  if (unknown == UnknownTokens::kCopied && !looks) {
+  const bool attends = model.translator.config().attention != TranslatorAttention::kNone;
+  if (unknown == UnknownTokens::kCopied && !attends) {
     throw Error("translate", "unknown",
                 "must not be kCopied for a model without attention, which attends to no source "
                 "token that could be copied");
   }
-  return unknown != UnknownTokens::kKept && looks;
+  return unknown != UnknownTokens::kKept && attends;
 }
 
 // Writes the text of translations with spaces and capitals.
@@ -41,8 +42,8 @@ class Writer {
  public:
   explicit Writer(const TranslationModel& model) : model_(model) {}
 
-  // The text of the translation of `text`. Unknown tokens are copied if the translation has their
-  // source tokens. Capitals are restored first, so that a copied word keeps its spelling.
+  // The translation of `text` as text. Unknown tokens are copied if the translation has their
+  // source tokens. Word models restore capitals before copying: copied words keep their spelling.
   std::string write(const std::string& text, const Translation& translation) const {
     const bool needs_capitals = model_.tokenizer.letters() == LetterCase::kLower;
     const bool has_words = model_.tokenizer.tokenization() == Tokenization::kWord;
@@ -67,8 +68,8 @@ class Writer {
   const TranslationModel& model_;
 };
 
-// A result whose `text` is still empty. Source tokens are the tokenizer's, even those missing from
-// the vocabulary, then the end token; target tokens are the vocabulary's: unknown ones are "<unk>".
+// Returns a result whose `text` is still empty. Its source has the tokenizer's tokens, even those
+// that the vocabulary lacks, and the end token. Its target has "<unk>" for unknown tokens.
 TranslatedText text_of(const TranslationModel& model, Tokens source, Translation translation) {
   TranslatedText result;
   result.source = std::move(source);
@@ -102,17 +103,17 @@ std::vector<TranslatedText> translate(const TranslationModel& model,
     if (!tokens[n].empty()) ids[n] = model.source.encode(tokens[n]);
   });
   std::vector<std::span<const std::int32_t>> sources;
-  std::vector<std::size_t> places;  // indices into `results`
+  std::vector<std::size_t> text_indices;  // the index in `texts` of each of `sources`
   for (std::size_t n = 0; n < texts.size(); ++n) {
     if (tokens[n].empty()) continue;
     sources.emplace_back(ids[n]);
-    places.push_back(n);
+    text_indices.push_back(n);
   }
   std::vector<Translation> translations = model.translator.translate(sources, search, context);
   std::vector<TranslatedText> results(texts.size());
   const Writer writer(model);
-  for_each(places.size(), [&](std::size_t i) {
-    const std::size_t n = places[i];
+  for_each(text_indices.size(), [&](std::size_t i) {
+    const std::size_t n = text_indices[i];
     std::string text = writer.write(texts[n], translations[i]);
     results[n] = text_of(model, std::move(tokens[n]), std::move(translations[i]));
     results[n].text = std::move(text);

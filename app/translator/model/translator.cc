@@ -56,7 +56,7 @@ std::optional<Linear> linear_if(bool wanted, const TranslatorConfig& c, Index in
   return Linear(in, c.hidden, bias, c.dtype);
 }
 
-// The output layer. With tied embeddings it has no weight of its own.
+// Makes the output layer. With tied embeddings it has no weight: the target embedding's is used.
 Linear output_of(const TranslatorConfig& c) {
   Linear output(readout_width(c), c.target_tokens, true, c.dtype);
   if (c.tied_embeddings == TiedEmbeddings::kOutput) output.parameters().weight = Tensor();
@@ -65,7 +65,7 @@ Linear output_of(const TranslatorConfig& c) {
 
 TranslatorLayers layers_of(const TranslatorConfig& c) {
   const Index H = c.hidden;
-  const Index seen = context_width(c);
+  const Index context = context_width(c);
   const AttentionForm form = form_of(c.attention);
   const bool heads = form.has_heads;
   std::optional<AdditiveAttention> additive;
@@ -83,8 +83,8 @@ TranslatorLayers layers_of(const TranslatorConfig& c) {
       .value = linear_if(heads, c, 2 * H, true),
       .merge = linear_if(heads, c, H, true),
       .target_embedding = Embedding(c.target_tokens, c.embedding, Vocabulary::kPadding, c.dtype),
-      .decoder = GruCell(seen + c.embedding, H, true, c.dtype),
-      .readout = Linear(H + seen + c.embedding, 2 * readout_width(c), true, c.dtype),
+      .decoder = GruCell(context + c.embedding, H, true, c.dtype),
+      .readout = Linear(H + context + c.embedding, 2 * readout_width(c), true, c.dtype),
       .output = output_of(c),
   };
 }
@@ -94,7 +94,7 @@ auto zeros_of(const std::optional<Layer>& layer) {
   return layer ? std::optional(layer->zero_gradients()) : std::nullopt;
 }
 
-// Names and shapes of the parameters or gradients that exist.
+// The name, dtype and shape of each parameter, or gradient, that exists.
 template <class Parts>
 std::vector<std::string> listed(const Parts& parts) {
   std::vector<std::string> all;

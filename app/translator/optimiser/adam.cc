@@ -16,8 +16,8 @@
 namespace qkv::app {
 namespace {
 
-// The least epsilon, which is not 0 in float32 either: the update of a parameter that never had a
-// gradient is 0 / epsilon.
+// The least epsilon. It must not be 0 in float32 either, since the update of a parameter whose
+// gradient has always been 0 is 0 / epsilon.
 constexpr double kLeastEpsilon = 1e-30;
 
 void check_range(std::string_view name, double value, double end) {
@@ -39,7 +39,7 @@ core::AdamFactors<T> factors(const AdamOptions& options, const AdamStep& step, I
           .epsilon = static_cast<T>(options.epsilon),
           .m_rate = static_cast<T>(step.learning_rate / (1 - core::Powers(options.beta1).of(t))),
           .v_factor = static_cast<T>(1 / (1 - core::Powers(options.beta2).of(t))),
-          .kept = static_cast<T>(1 - step.learning_rate * decay)};
+          .decay_factor = static_cast<T>(1 - step.learning_rate * decay)};
 }
 
 }  // namespace

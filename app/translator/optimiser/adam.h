@@ -26,7 +26,7 @@ struct AdamOptions {
 // The values that differ from one update to another.
 struct AdamStep {
   double learning_rate = 0;
-  double gradient_factor = 1;  // such as clipping's factor; the gradients in memory are unchanged
+  double gradient_factor = 1;  // multiplies gradients, to clip them; those in memory do not change
 };
 
 // Adam's state for one parameter.
@@ -40,7 +40,7 @@ struct AdamMoments {
 // computes
 //   m <- beta1 m + (1 - beta1) g,  v <- beta2 v + (1 - beta2) g^2
 //   w <- w - rate (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon)
-// Each number is computed independently in the parameter's own type, so that results are
+// Each element of a parameter is computed by itself, in the parameter's type, so that results are
 // bit-identical for any number of threads. The moments and the update count are the complete state:
 // after saving and restoring them, training continues bit-identically.
 class Adam {
@@ -53,8 +53,8 @@ class Adam {
   void step(std::span<const TrainedParameter> list, double learning_rate) {
     step(list, {.learning_rate = learning_rate}, {});
   }
-  // Takes one update on the executor, with the gradients multiplied while they are read: the factor
-  // and each product are rounded to the parameters' type.
+  // Takes one update on the executor. Gradients are multiplied by step.gradient_factor while they
+  // are read: the factor and each product are rounded to the parameter's type.
   void step(std::span<const TrainedParameter> list, const AdamStep& step, const Executor& executor);
 
   Index updates() const noexcept { return updates_; }

@@ -27,15 +27,15 @@ kernels::UpdateKernels<T> plain_loops() {
 template <class T>
 using Pointers = std::vector<T*>;
 
-// The start of each parameter's gradient in each set: the gradient of parameter p in set n is at
-// index p * sets.size() + n. It is null for parameters of another type than T.
+// Pointers to the gradients of all parameters in all sets: that of parameter p in set n has the
+// index p * sets.size() + n, and is null if the parameter's type is not T.
 template <class T>
 Pointers<T> starts_in(std::span<const std::vector<TrainedParameter>> sets) {
   Pointers<T> starts;
   for (std::size_t p = 0; p < sets[0].size(); ++p) {
-    const bool is_mine = sets[0][p].gradient.dtype() == dtype_of<T>;
+    const bool has_type = sets[0][p].gradient.dtype() == dtype_of<T>;
     for (const auto& set : sets) {
-      starts.push_back(is_mine ? set[p].gradient.template as<T>() : nullptr);
+      starts.push_back(has_type ? set[p].gradient.template as<T>() : nullptr);
     }
   }
   return starts;

@@ -20,8 +20,8 @@ struct TrainedParameter {
   View gradient{};
 };
 
-// The parameters and gradients of a layer, in the order of its list. Both arguments must outlive
-// the result.
+// The parameters and gradients of a layer, in the order of for_each_parameter(). The layer and the
+// gradients must outlive the result.
 template <class L, class G>
 std::vector<TrainedParameter> trained_parameters(L& layer, G& gradients) {
   std::vector<TrainedParameter> list;
@@ -39,13 +39,13 @@ double gradient_norm(std::span<const TrainedParameter> list, const Executor& exe
 // Multiplies every gradient. Each product is rounded once, to the gradient's type.
 void scale_gradients(std::span<const TrainedParameter> list, double factor);
 
-// The factor by which clipping to the norm `most` multiplies gradients. It is 1 for a norm that is
-// not above `most`, or is NaN or infinite.
+// The factor by which clipping to the norm `most` multiplies gradients of norm `norm`. It is 1 if
+// `norm` is at most `most`, NaN or infinite.
 double clip_factor(double norm, double most);
 
 // Scales gradients whose norm is above `most` to the norm `most` (Pascanu, Mikolov, Bengio 2013,
-// algorithm 1). Returns the norm before clipping. If that is NaN or infinite, the gradients stay
-// unchanged, and the caller has to decide. `most` is positive; infinity means no clipping.
+// algorithm 1). Returns the norm before clipping. If this norm is NaN or infinite, the gradients
+// stay unchanged. `most` is positive; infinity means no clipping.
 double clip_gradients(std::span<const TrainedParameter> list, double most);
 
 // Adds the gradients of all sets to those of the first: sets[n][p] is parameter p of set n. Each

@@ -56,7 +56,7 @@ void for_each_piece(const Executor& executor, std::span<const Piece> pieces, con
       &work);
 }
 
-// A pair of values, one for each type of parameters.
+// A pair of values: one for float32 parameters and one for float64 parameters.
 template <template <class> class Of>
 struct ForTypes {
   Of<float> f32;

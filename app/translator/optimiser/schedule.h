@@ -11,13 +11,13 @@ namespace qkv::app {
 struct Schedule {
   double rate = 1e-3;  // the peak, above 0
   Index warmup = 0;    // W updates; 0: no warm-up
-  // D, in updates: update u has the rate rate / sqrt(1 + (u - W) / D) from W on; 0: constant.
+  // D, in updates: from u = W on, update u takes `rate` / sqrt(1 + (u - W) / D); 0: `rate`.
   double decay = 0;
 };
 
-// The rate of update u = 1, 2, ...: rate u / W before W, rate / sqrt(1 + (u - W) / D) from W on. It
-// depends on the update alone, so that stopping and resuming changes nothing. Throws Error for an
-// invalid schedule.
+// The learning rate of update u = 1, 2, ...: rate u / W if u < W, else rate / sqrt(1 + (u - W) / D)
+// or, if D is 0, rate. It depends only on the schedule and u, so that stopping and resuming changes
+// nothing. Throws Error for an invalid schedule.
 double learning_rate(const Schedule& schedule, Index update);
 
 }  // namespace qkv::app

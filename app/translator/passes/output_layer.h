@@ -4,8 +4,8 @@
 
 #include <qkv/app/translator.h>
 
-// The layer from the readout to logits. Its weight may be that of the target embedding (Press and
-// Wolf 2017).
+// The layer from the readout to logits. With tied embeddings its weight is that of the target
+// embedding (Press and Wolf 2017).
 namespace qkv::app {
 
 // The width of the readout t_i and of the rows of the output layer's weight.
@@ -19,7 +19,8 @@ inline Index readout_width(const TranslatorConfig& config) {
   return config.hidden;
 }
 
-// The output layer's weight [target tokens, readout_width] among the layers or their gradients.
+// The output layer's weight [target tokens, readout_width()], or its gradient if `parts` are
+// gradients.
 template <class Parts>
 auto& output_weight(const TranslatorConfig& config, Parts& parts) {
   return config.tied_embeddings == TiedEmbeddings::kOutput
@@ -27,8 +28,8 @@ auto& output_weight(const TranslatorConfig& config, Parts& parts) {
              : qkv::detail::parameters_of(parts.output).weight;
 }
 
-// How the target embedding's gradient is written after the output layer's. With tied embeddings it
-// already holds the output layer's part.
+// How the decoder writes the target embedding's gradient after the output layer's backward pass.
+// With tied embeddings, that gradient already holds the output layer's part.
 inline Write embedding_after_output(const TranslatorConfig& config) {
   return config.tied_embeddings == TiedEmbeddings::kOutput ? Write::kAccumulate : Write::kOverwrite;
 }

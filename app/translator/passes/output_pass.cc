@@ -13,11 +13,11 @@
 namespace qkv::app {
 namespace {
 
-// The number of rows whose logits are computed at once. Many rows share one read of the weight and
-// of its gradient; about 2^22 logits bound the memory of large vocabularies. The number is a
-// multiple of the block of gradient sums, so that the order of summation is that of all rows at
-// once.
-Index logits_at_once(Index V) {
+// The number of rows whose logits [rows,V] are computed at once: many, since they share one read of
+// the weight and of its gradient, but at most 2^22 logits if V allows it, to bound the memory. The
+// number is a multiple of the block of gradient sums, so that the order of summation is that of all
+// rows at once.
+Index rows_at_once(Index V) {
   constexpr Index kLogits = Index{1} << 22;
   constexpr Index kMostBlocks = 3;  // 384 rows are also whole tiles of 6 rows
   return std::clamp<Index>(kLogits / V / core::kGradientBlock, 1, kMostBlocks) *
@@ -50,36 +50,36 @@ const Tensor& OutputPass::losses_and_row_gradients() {
   return losses_;
 }
 
-// Computes logits, loss and the layer's gradients for several rows at a time.
+// Computes the losses and, if wanted, the gradients, for rows_at_once() rows at a time.
 void OutputPass::predict(Wanted wanted, TranslatorGradients* gradients) {
   const auto N = static_cast<Index>(targets_.size());
   const Index V = config_.target_tokens;
-  const bool keeps = wanted == Wanted::kAllButTokens;
+  const bool keeps_d_logits = wanted == Wanted::kAllButTokens;
   if (wanted != Wanted::kLosses) d_rows_ = Tensor(config_.dtype, rows_.shape());
-  if (keeps) d_logits_ = Tensor(config_.dtype, {N, V});
+  if (keeps_d_logits) d_logits_ = Tensor(config_.dtype, {N, V});
   if (N == 0) return;
-  const Index at_once = std::min(N, logits_at_once(V));
+  const Index at_once = std::min(N, rows_at_once(V));
   const PackedLinear output = packed_output(config_, layers_, context_);
   const CrossEntropy cross_entropy(config_.label_smoothing);
   Tensor logits;
-  if (!keeps) logits = Tensor(config_.dtype, {at_once, V});
+  if (!keeps_d_logits) logits = Tensor(config_.dtype, {at_once, V});
   CrossEntropy::Saved saved;
   for (Index first = 0; first < N; first += at_once) {
     const Index count = std::min(at_once, N - first);
     const ConstView inputs = rows(first, count);
-    const View scores = keeps ? slice(d_logits_.view(), 0, first, first + count)
-                              : slice(logits.view(), 0, 0, count);
+    const View scores = keeps_d_logits ? slice(d_logits_.view(), 0, first, first + count)
+                                       : slice(logits.view(), 0, 0, count);
     const ConstView labels(targets_.data() + first, {count});
-    const auto some = [&](Index which) {
+    const auto losses = [&](Index which) {
       return slice(reshape(slice(losses_, 0, which, which + 1), {N}), 0, first, first + count);
     };
     output.forward(inputs, scores);
     if (wanted == Wanted::kLosses) {
-      cross_entropy.forward(scores, labels, saved, {some(0), some(1)}, context_);
+      cross_entropy.forward(scores, labels, saved, {losses(0), losses(1)}, context_);
       continue;
     }
-    cross_entropy.forward_and_backward(scores, labels, {some(0), some(1)}, context_);
-    if (keeps) {
+    cross_entropy.forward_and_backward(scores, labels, {losses(0), losses(1)}, context_);
+    if (keeps_d_logits) {
       output.backward_input(scores, d_rows(first, count));
       continue;
     }
@@ -90,13 +90,13 @@ void OutputPass::predict(Wanted wanted, TranslatorGradients* gradients) {
 
 void OutputPass::token_gradients(TranslatorGradients& gradients, Index first, Index count,
                                  Write write) {
-  const auto some = [&](Tensor& gradient) {
+  const auto of_tokens = [&](Tensor& gradient) {
     return gradient.given() ? slice(gradient.view(), 0, first, first + count) : View();
   };
   layers::linear_backward_parameters(
       "OutputPass::token_gradients", rows_, slice(ConstView(d_logits_), 1, first, first + count),
-      layers::LinearGradientViews{some(output_weight(config_, gradients)),
-                                  some(gradients.output.bias)},
+      layers::LinearGradientViews{of_tokens(output_weight(config_, gradients)),
+                                  of_tokens(gradients.output.bias)},
       write, context_);
 }
 

@@ -14,8 +14,9 @@
 // padding.
 namespace qkv::app {
 
-// The rows of each process begin at a multiple of this number if several processes share them. Sums
-// over rows are divided only there, and thus do not depend on the number of processes.
+// If several processes share a batch's rows, the rows of each process begin at a multiple of this
+// number. Sums over rows are divided only at these multiples, so that their bits do not depend on
+// the number of processes.
 inline constexpr Index kOutputRows = core::kGradientBlock;
 
 class OutputPass {
@@ -25,27 +26,30 @@ class OutputPass {
   OutputPass(const TranslatorConfig& config, const TranslatorLayers& layers,
              std::vector<std::int32_t> targets, Context& context);
 
-  // Rows of the readout t_i [count, readout_width()], to be written before a loss is computed.
+  // The readouts t_i [count, readout_width()] of the targets first .. first + count - 1, to be
+  // written before a loss is computed.
   View rows(Index first, Index count) { return slice(rows_, 0, first, first + count); }
-  // Gradients of the rows [count, readout_width()], to be read after loss_and_gradients() or
+  // The gradients of rows(first, count), to be read after loss_and_gradients() or
   // losses_and_row_gradients().
   View d_rows(Index first, Index count) { return slice(d_rows_, 0, first, first + count); }
 
   TranslationLoss loss();
-  // Overwrites the gradients of the output layer's bias and of its weight, which may be tied.
+  // Overwrites the gradients of the output layer's bias and of output_weight().
   TranslationLoss loss_and_gradients(TranslatorGradients& gradients);
 
-  // Takes the place of loss_and_gradients() for a pass that has only some of a batch's rows:
-  // computes the gradients of these rows, and keeps those of the logits for token_gradients().
-  // Returns [2,targets]: the losses with smoothed labels, and the log-probabilities.
+  // Replaces loss_and_gradients() for a pass that has only some of a batch's rows: computes the
+  // gradients of these rows, and saves the gradients of the logits for token_gradients(). Returns
+  // [2,targets]: the losses with smoothed labels, and the log-probabilities.
   const Tensor& losses_and_row_gradients();
-  // After losses_and_row_gradients(): adds the rows' part to the layer's gradients for the tokens
-  // first .. first + count - 1, or overwrites these gradients.
+  // After losses_and_row_gradients(): computes the gradients of output_weight() and of the bias for
+  // the vocabulary's tokens first .. first + count - 1, summed over this pass's rows. `write` says
+  // whether they overwrite `gradients` or are added.
   void token_gradients(TranslatorGradients& gradients, Index first, Index count, Write write);
-  // The loss, given the losses of all rows [2,targets] in order.
+  // The loss of all rows of a batch, given [2,targets] as losses_and_row_gradients() returns it.
   static TranslationLoss sum(const Tensor& losses);
 
  private:
+  // kAll: as loss_and_gradients(). kAllButTokens: as losses_and_row_gradients().
   enum class Wanted { kLosses, kAll, kAllButTokens };
   void predict(Wanted wanted, TranslatorGradients* gradients);
 
@@ -55,7 +59,7 @@ class OutputPass {
   Context& context_;
   Tensor rows_, d_rows_;  // [targets, readout_width()]
   Tensor losses_;         // [2,targets]
-  Tensor d_logits_;       // [targets, tokens] after losses_and_row_gradients()
+  Tensor d_logits_;       // [targets, target_tokens] after losses_and_row_gradients()
 };
 
 }  // namespace qkv::app

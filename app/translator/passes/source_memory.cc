@@ -32,7 +32,7 @@ Additive additive_score(const AdditiveAttention& layer) {
   return {.wq = p.w_q, .wk = p.w_k, .v = p.v};
 }
 
-// Copies the parameters, or gradients, of a layer.
+// Copies all parameters of a layer, or all their gradients.
 template <class P>
 void copy_parameters(const P& from, P& to) {
   for_each_parameter(from, to, [](const auto& p, Tensor& target) { copy(p.value, target); });
@@ -60,21 +60,21 @@ SourceMemory::SourceMemory(const TranslatorConfig& config, const TranslatorLayer
   project_keys(steps);
   if (steps == 0 || additive_steps_) return;
   const Index B = sources.states.size(0);
-  kept_.lse = Tensor(config.dtype, {steps, B, head_count(config)});
+  by_step_.lse = Tensor(config.dtype, {steps, B, head_count(config)});
   if (!layers.merge) return;
-  for (Tensor* tensor : {&kept_.query, &kept_.heads}) {
+  for (Tensor* tensor : {&by_step_.query, &by_step_.heads}) {
     *tensor = Tensor(config.dtype, {steps, B, config.hidden});
   }
 }
 
-void SourceMemory::begin_undoing() {
+void SourceMemory::allocate_gradients() {
   if (d_values_.given()) return;
   d_values_ = Tensor(config_.dtype, values_.shape());
   d_keys_ = Tensor(config_.dtype, keys_.shape());
   if (layers_.bilinear) d_bilinear_ = layers_.bilinear->zero_gradients();
   if (!layers_.merge) return;
-  kept_.d_query = Tensor(config_.dtype, kept_.query.shape());
-  kept_.d_heads = Tensor(config_.dtype, kept_.heads.shape());
+  by_step_.d_query = Tensor(config_.dtype, by_step_.query.shape());
+  by_step_.d_heads = Tensor(config_.dtype, by_step_.heads.shape());
 }
 
 void SourceMemory::project_keys(Index steps) {
@@ -99,8 +99,9 @@ void SourceMemory::project_keys(Index steps) {
   }
 }
 
-// Writes the last states of both directions, which do not depend on the decoder's state.
-void SourceMemory::see_last(const View& seen) const {
+// Writes the context vectors of a model without attention: the encoder's last states of both
+// directions, whatever the decoder's state.
+void SourceMemory::copy_last_states(const View& seen) const {
   const Index H = config_.hidden;
   for (Index direction = 0; direction < 2; ++direction) {
     copy(entry(sources_.last, direction), slice(seen, 2, direction * H, (direction + 1) * H));
@@ -150,7 +151,7 @@ void SourceMemory::attend(const ConstView& q, const View& out, const View& lse,
 }
 
 void SourceMemory::look(const ConstView& s, const View& seen, const View& weights) {
-  if (has_no_attention()) return see_last(seen);
+  if (has_no_attention()) return copy_last_states(seen);
   if (!merge_) return attend(s, seen, {}, weights);
   const Dims shape{s.size(0), s.size(1), config_.hidden};
   Tensor query(config_.dtype, shape);
@@ -161,12 +162,12 @@ void SourceMemory::look(const ConstView& s, const View& seen, const View& weight
 }
 
 void SourceMemory::look(Index step, const ConstView& s, const View& seen) {
-  if (has_no_attention()) return see_last(seen);
+  if (has_no_attention()) return copy_last_states(seen);
   if (additive_steps_) return additive_steps_->attend(step, s, seen);
-  const View lse = lse_of(entry(kept_.lse.view(), step));
+  const View lse = lse_of(entry(by_step_.lse.view(), step));
   if (!merge_) return attend(s, seen, lse, {});
-  const View query = entry(kept_.query.view(), step);
-  const View heads = entry(kept_.heads.view(), step);
+  const View query = entry(by_step_.query.view(), step);
+  const View heads = entry(by_step_.heads.view(), step);
   query_->forward(s, query);
   attend(query, heads, lse, {});
   merge_->forward(heads, seen);
@@ -176,17 +177,17 @@ void SourceMemory::look_back(Index step, const ConstView& s, const ConstView& se
                              const ConstView& d_seen, const View& ds) {
   if (has_no_attention()) return;
   if (additive_steps_) return additive_steps_->undo(step, d_seen, ds);
-  begin_undoing();
+  allocate_gradients();
   ConstView q = s;
   ConstView out = seen;
   ConstView d_out = d_seen;
   View dq = ds;
   if (merge_) {
-    q = entry(kept_.query.view(), step);
-    out = entry(kept_.heads.view(), step);
-    dq = entry(kept_.d_query.view(), step);
-    d_out = entry(kept_.d_heads.view(), step);
-    merge_->backward_input(d_seen, entry(kept_.d_heads.view(), step));
+    q = entry(by_step_.query.view(), step);
+    out = entry(by_step_.heads.view(), step);
+    dq = entry(by_step_.d_query.view(), step);
+    d_out = entry(by_step_.d_heads.view(), step);
+    merge_->backward_input(d_seen, entry(by_step_.d_heads.view(), step));
   }
   const Index heads = head_count(config_);
   InputGradients gradients;  // for the backward pass of attend()
@@ -195,7 +196,7 @@ void SourceMemory::look_back(Index step, const ConstView& s, const ConstView& se
   gradients.write = Write::kAccumulate;
   gradients.k = split_keys(d_keys_.view(), heads);
   if (d_bilinear_) gradients.score = BilinearGradient{d_bilinear_->w};
-  const qkv::Saved saved{split_steps(out, heads), lse_of(entry(kept_.lse.view(), step))};
+  const qkv::Saved saved{split_steps(out, heads), lse_of(entry(by_step_.lse.view(), step))};
   attention_backward(inputs(q), options(), saved, {.out = split_steps(d_out, heads)}, gradients,
                      context_);
   if (merge_) query_->backward_input(dq, ds, Write::kAccumulate);
@@ -204,7 +205,7 @@ void SourceMemory::look_back(Index step, const ConstView& s, const ConstView& se
 void SourceMemory::finish(const ConstView& s, const ConstView& d_seen, const View& d_states,
                           const View& d_last, TranslatorGradients& gradients) {
   if (has_no_attention()) {
-    // The context was equal in every step, so all steps add to one gradient.
+    // The context vectors were equal in all steps, so all steps add to one gradient.
     const Index H = config_.hidden;
     for (Index step = 0; step < d_seen.size(0); ++step) {
       for (Index direction = 0; direction < 2; ++direction) {
@@ -219,7 +220,7 @@ void SourceMemory::finish(const ConstView& s, const ConstView& d_seen, const Vie
   if (additive_steps_) {
     return additive_steps_->finish({s, d_seen}, d_states, d_states, *gradients.additive);
   }
-  begin_undoing();  // allocates the gradients even if there was no step
+  allocate_gradients();  // for the case that there was no step
   if (layers_.value) {
     layers_.value->backward(saved_value_, d_values_, d_states, *gradients.value, Write::kOverwrite,
                             context_);
@@ -235,14 +236,15 @@ void SourceMemory::finish(const ConstView& s, const ConstView& d_seen, const Vie
 
 void SourceMemory::finish_projections(const ConstView& s, const ConstView& d_seen,
                                       const View& d_states, TranslatorGradients& gradients) {
-  // Adds to the states' gradient and overwrites the parameters' gradients.
+  // Adds to d_states, and overwrites the parameters' gradients.
   Tensor d_from_keys(config_.dtype, d_states.shape());
   layers_.key->backward(saved_key_, d_keys_, d_from_keys, *gradients.key, Write::kOverwrite,
                         context_);
   add(d_states, d_from_keys);
   if (!layers_.merge) return;
-  layers_.query->backward({s}, kept_.d_query, {}, *gradients.query, Write::kOverwrite, context_);
-  layers_.merge->backward({kept_.heads}, d_seen, {}, *gradients.merge, Write::kOverwrite, context_);
+  layers_.query->backward({s}, by_step_.d_query, {}, *gradients.query, Write::kOverwrite, context_);
+  layers_.merge->backward({by_step_.heads}, d_seen, {}, *gradients.merge, Write::kOverwrite,
+                          context_);
 }
 
 }  // namespace qkv::app

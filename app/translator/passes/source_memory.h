@@ -33,26 +33,26 @@ class SourceMemory {
   SourceMemory(const TranslatorConfig& config, const TranslatorLayers& layers,
                const EncodedSources& sources, Index steps, Context& context);
 
-  // Attends with the states s [n,B,hidden]: writes the contexts `seen` [n,B,C]. `weights`
-  // [B,heads,n,Ts] may be absent; it is not filled for kNone.
+  // Attends with the decoder states s [n,B,hidden]: writes the context vectors `seen` [n,B,C] and,
+  // if given, `weights` [B,heads,n,Ts], which kNone leaves unchanged.
   void look(const ConstView& s, const View& seen, const View& weights);
 
-  // Attends in decoder step `step` with s [1,B,hidden], and saves what look_back() needs. s must
-  // not change before finish(), seen not before look_back().
+  // Attends in decoder step `step` with s [1,B,hidden], writes `seen` [1,B,C], and saves what
+  // look_back() needs. s must not change before finish(), and `seen` not before look_back().
   void look(Index step, const ConstView& s, const View& seen);
   // The backward pass of look(step, ..): adds to ds [1,B,hidden], and accumulates what finish()
   // needs for the gradients of the sources and of the parameters.
   void look_back(Index step, const ConstView& s, const ConstView& seen, const ConstView& d_seen,
                  const View& ds);
-  // Ends the backward pass after look_back() of all steps, whose arrays are s [steps,B,hidden] and
-  // d_seen [steps,B,C]. Overwrites d_states [B,Ts,2 hidden] and the attention's gradients; with
-  // kNone adds to d_last [2,B,hidden].
+  // Ends the backward pass after look_back() of all steps, with the arrays s [steps,B,hidden] and
+  // d_seen [steps,B,C] of all steps. Overwrites d_states [B,Ts,2 hidden] and the gradients of the
+  // attention's parameters; with kNone adds to d_last [2,B,hidden].
   void finish(const ConstView& s, const ConstView& d_seen, const View& d_states, const View& d_last,
               TranslatorGradients& gradients);
 
  private:
-  // Arrays that the steps keep for look_back() and finish().
-  struct Kept {
+  // Arrays that the steps store for look_back() and finish().
+  struct StepArrays {
     Tensor lse;      // [steps,B,heads]
     Tensor query;    // [steps,B,hidden] projected queries of multi-head attention
     Tensor heads;    // [steps,B,hidden] the heads' outputs
@@ -62,8 +62,8 @@ class SourceMemory {
 
   bool has_no_attention() const { return config_.attention == TranslatorAttention::kNone; }
   void project_keys(Index steps);
-  void begin_undoing();
-  void see_last(const View& seen) const;
+  void allocate_gradients();
+  void copy_last_states(const View& seen) const;
   void attend(const ConstView& q, const View& out, const View& lse, const View& weights);
   Options options() const;
   Inputs inputs(const ConstView& q) const;
@@ -81,8 +81,8 @@ class SourceMemory {
   std::optional<AdditiveMemory> additive_;               // for look() without a step
   std::optional<layers::AdditiveSteps> additive_steps_;  // for look() with a step
   std::optional<PackedLinear> query_, merge_;
-  Kept kept_;
-  Tensor d_keys_, d_values_;  // absent with additive_steps_, which keeps its own
+  StepArrays by_step_;
+  Tensor d_keys_, d_values_;  // empty with additive_steps_, which has such arrays itself
   std::optional<BilinearAttention::Parameters> d_bilinear_;
 };
 

@@ -32,15 +32,15 @@ std::vector<std::int32_t> by_steps(const TokenBatch& batch) {
   return ids;
 }
 
-// The decoder's input tokens: the start token, then the preceding target tokens.
+// The decoder's input tokens [Tt,B]: the start token in step 0, then the step's preceding target
+// token.
 std::vector<std::int32_t> tokens_before(const std::vector<std::int32_t>& ids, Index B) {
   std::vector<std::int32_t> before(ids.size(), Vocabulary::kStart);
   std::copy(ids.begin(), ids.end() - B, before.begin() + B);
   return before;
 }
 
-// Calls f(position, n) for the live positions, the nth of which is `position`. A position is live
-// if its target is not padding.
+// Calls f(live[n], n) for each n. A position is live if its target is not padding.
 template <class F>
 void for_each_live(const std::vector<Index>& live, const F& f) {
   for (std::size_t n = 0; n < live.size(); ++n) f(live[n], static_cast<Index>(n));

@@ -27,7 +27,8 @@ class TranslatorPass {
                  const TranslatorLayers& layers, std::span<const TokenPair> pairs, Context& context,
                  const GruCell::Steps* decoder = nullptr);
 
-  // The target tokens without padding, by step, then by pair; the readout has a row for each.
+  // The target tokens without padding, ascending by step, then by sentence pair. The readout has a
+  // row for each.
   const std::vector<std::int32_t>& targets() const { return live_targets_; }
 
   // Writes the readout t_i of each of targets() to `readout` [targets, readout_width()].
@@ -46,7 +47,8 @@ class TranslatorPass {
 
   bool has_padding() const { return std::ssize(live_) < steps_ * B_; }
 
-  // Parts of rows_ and of d_rows_, [n,B,.].
+  // Views [count,B,.] of entries first .. first + count - 1 of rows_ or d_rows_. embeddings() is of
+  // entries 1 .. Tt.
   View states(Tensor& rows, Index first, Index count) const;
   View seen(Tensor& rows, Index first, Index count) const;
   View embeddings(Tensor& rows) const;
@@ -64,17 +66,16 @@ class TranslatorPass {
   Index B_ = 0;
   DropoutLayer dropout_;
 
-  // Ascending positions step * B + pair of the targets that are not padding.
+  // The positions step * B + pair of the targets that are not padding, ascending.
   std::vector<Index> live_;
   std::vector<std::int32_t> live_targets_;
 
   // [1+Tt,B,hidden+C+embedding]: entry i holds s_i, c_i, E y_{i-1} of each pair, entry 0 only s_0.
-  // The inputs of the decoder and of the readout are slices of a row.
+  // The inputs of the decoder and of the readout are slices of these rows.
   Tensor rows_, d_rows_;
   Tensor gates_, d_gates_;  // [Tt,B,4 hidden]: what the decoder's cell saves, and its gradient
   Tensor live_rows_;        // the readout's input without padding, if there is padding
-  // [targets, 2 readout_width()]: the readout layer's output; backward() overwrites it with its
-  // gradient.
+  // [targets, 2 readout_width()]: the readout layer's output, later overwritten by its gradient.
   Tensor maxout_input_;
   Embedding::Saved saved_embedding_;
   DropoutLayer::Saved saved_embedding_dropout_, saved_readout_dropout_;

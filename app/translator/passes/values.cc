@@ -6,8 +6,8 @@
 namespace qkv::app {
 namespace {
 
-// True if the first number of a pair is the larger one, equal, or NaN. The bitwise or avoids the
-// branch of the logical or, which is unpredictable and prevents vector instructions.
+// True if a, the first number of a pair, is at least b or NaN. The bitwise or avoids the branch of
+// the logical or, which is unpredictable and prevents vector instructions.
 template <class T>
 bool is_first(T a, T b) {
   return (static_cast<int>(a >= b) | static_cast<int>(a != a)) != 0;

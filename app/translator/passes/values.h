@@ -9,7 +9,7 @@
 // Small operations between layers, on arrays of rows.
 namespace qkv::app {
 
-// Row (a, b) of an array [A,B,C] with contiguous channels.
+// The address of row (a, b) of an array [A,B,C] with contiguous channels.
 template <class T, class AnyView>
 T* row_at(const AnyView& view, Index a, Index b) {
   return view.template as<std::remove_const_t<T>>() + a * view.stride(0) + b * view.stride(1);
@@ -45,11 +45,11 @@ AnyView rows_of(const AnyView& view) {
   return reshape(view, {view.size(0) * view.size(1), view.size(2)});
 }
 
-// Writes the larger of pairs[n,2c] and pairs[n,2c+1] to `to`: [N,2 C] -> [N,C]. If a pair
-// has a NaN, the result is NaN.
+// Writes the larger of pairs[n,2c] and pairs[n,2c+1] to to[n,c], NaN if one of them is NaN. The
+// arrays are `pairs` [N,2 C] and `to` [N,C], both contiguous.
 void larger_of_pairs(const ConstView& pairs, const View& to);
-// The backward pass of larger_of_pairs() in place: the gradient d replaces the larger number of
-// each pair, or the first of two equal ones; 0 replaces the other.
+// The backward pass of larger_of_pairs() in place: d[n,c] replaces the larger number of its pair,
+// or the first of two equal ones; 0 replaces the other number.
 void larger_of_pairs_backward(const ConstView& d, const View& pairs);
 
 }  // namespace qkv::app

@@ -27,13 +27,13 @@ class Best {
   double worst() const { return all_.front().log_probability; }
   // Continuations must be offered in the order of rows and tokens: in a tie the later one is
   // dropped.
-  void offer(const Continuation& one) {
-    if (full() ? !(one.log_probability > worst()) : std::isnan(one.log_probability)) return;
+  void offer(const Continuation& next) {
+    if (full() ? !(next.log_probability > worst()) : std::isnan(next.log_probability)) return;
     if (full()) {
       std::pop_heap(all_.begin(), all_.end(), is_better);
       all_.pop_back();
     }
-    all_.push_back(one);
+    all_.push_back(next);
     std::push_heap(all_.begin(), all_.end(), is_better);
   }
   std::vector<Continuation> sorted() && {
@@ -46,8 +46,8 @@ class Best {
   std::vector<Continuation> all_{};
 };
 
-// A lower bound: no logit below it gives a log-probability above `worst`. The margin
-// is more than 10^8 times the rounding errors of the log-probability.
+// A lower bound for logits: no logit below it gives a log-probability above `worst`. The margin is
+// more than 10^8 times the rounding errors of the log-probability.
 template <class T>
 T least_logit(double worst, double so_far, double log_sum) {
   const double size = std::abs(worst) + std::abs(so_far) + std::abs(log_sum);

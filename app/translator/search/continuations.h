@@ -21,18 +21,17 @@ struct Continuation {
   double log_probability = 0;  // of the hypothesis with this token
 };
 
-// The normaliser of a row of logits: their maximum, NaN if one is NaN, and log(sum of e^logit) in
-// float64, NaN unless the maximum is finite.
+// The normaliser of a row of logits.
 struct Normaliser {
-  double largest = 0;
-  double log_sum = 0;
+  double largest = 0;  // the largest logit; NaN if a logit is NaN
+  double log_sum = 0;  // log(sum of e^logit) in float64; NaN unless `largest` is finite
 
   // True if a token can be chosen from the row.
   bool given() const;
 };
 
-// The numbers that tokens are compared by. kOnlyOrder takes a row's logits, which have the order of
-// its log-probabilities: normaliser() then sets log_sum to 0 instead of the logarithm.
+// The numbers by which tokens are compared. With kOnlyOrder they are a row's logits, which have the
+// order of its log-probabilities: normaliser() then sets log_sum to 0 instead of the logarithm.
 enum class RowScores { kLogProbabilities, kOnlyOrder };
 template <class T>
 Normaliser normaliser(const T* logits, Index V, RowScores scores,
@@ -47,9 +46,9 @@ struct ContinuedRow {
 };
 
 // The `wanted` likeliest continuations by a token other than padding and the start token, best
-// first. A logit x of a row adds x - log_sum to the row's log-probability. In a tie the first row
-// is better, then the lower token. The result is shorter if too few log-probabilities are numbers:
-// NaN is never chosen.
+// first. The token with logit x has the log-probability so_far + x - log_sum. In a tie, the
+// continuation of the earlier row is better; within a row, that with the lower token. The result is
+// shorter if too few log-probabilities are numbers: NaN is never chosen.
 template <class T>
 std::vector<Continuation> likeliest(std::span<const ContinuedRow<T>> rows, Index V, Index wanted,
                                     const kernels::LogitKernels<T>& by);

@@ -31,7 +31,6 @@ double Hypotheses::log_probability(Index hypothesis) const {
   return live_[static_cast<std::size_t>(hypothesis)].log_probability;
 }
 
-// With one hypothesis one continuation is enough: if it is an end token, the search ends.
 Index Hypotheses::continuations(const SearchOptions& options) noexcept {
   return options.beam == 1 ? 1 : 2 * options.beam;
 }
@@ -40,16 +39,17 @@ void Hypotheses::advance(std::span<const Continuation> best, std::span<const flo
                          Index Ts) {
   const auto width = static_cast<std::size_t>(Ts);
   std::vector<Hypothesis> next;
-  for (std::size_t place = 0; place < best.size(); ++place) {
-    const Continuation& one = best[place];
-    const bool ends = one.token == Vocabulary::kEnd;
-    // An end token counts only if it is among the `beam` best.
-    if (ends && static_cast<Index>(place) >= options_.beam) continue;
+  for (std::size_t rank = 0; rank < best.size(); ++rank) {
+    const Continuation& continuation = best[rank];
+    const bool ends = continuation.token == Vocabulary::kEnd;
+    // A continuation that ends counts only if it is among the `beam` best.
+    if (ends && static_cast<Index>(rank) >= options_.beam) continue;
     if (!ends && static_cast<Index>(next.size()) == options_.beam) continue;
-    const Hypothesis& before = live_[static_cast<std::size_t>(one.parent)];
-    Node node{.before = before.node, .token = one.token};
+    const auto parent = static_cast<std::size_t>(continuation.parent);
+    const Hypothesis& before = live_[parent];
+    Node node{.before = before.node, .token = continuation.token};
     if (!attention.empty()) {
-      const auto row = attention.subspan(static_cast<std::size_t>(one.parent) * width, width);
+      const auto row = attention.subspan(parent * width, width);
       // The last column is the source's end token, which cannot be copied.
       node.looked_at =
           static_cast<std::int32_t>(std::max_element(row.begin(), row.end() - 1) - row.begin());
@@ -57,8 +57,8 @@ void Hypotheses::advance(std::span<const Continuation> best, std::span<const flo
     }
     nodes_.push_back(std::move(node));
     (ends ? ended_ : next)
-        .push_back({static_cast<Index>(nodes_.size()) - 1, one.parent, before.tokens + 1,
-                    one.log_probability});
+        .push_back({static_cast<Index>(nodes_.size()) - 1, continuation.parent, before.tokens + 1,
+                    continuation.log_probability});
   }
   live_ = std::move(next);
   const bool full = !live_.empty() && live_.front().tokens >= most_tokens_;
@@ -67,40 +67,41 @@ void Hypotheses::advance(std::span<const Continuation> best, std::span<const flo
           (static_cast<Index>(ended_.size()) >= options_.beam && best_has_ended());
 }
 
-// Whether no live hypothesis has a higher score than the best that has ended.
+// True if no live hypothesis has a higher score than the best one that has ended.
 bool Hypotheses::best_has_ended() const {
-  const auto by_score = [this](const Hypothesis& one, const Hypothesis& other) {
-    return score(one) < score(other);
+  const auto by_score = [this](const Hypothesis& a, const Hypothesis& b) {
+    return score(a) < score(b);
   };
   const Hypothesis& ended = *std::ranges::max_element(ended_, by_score);
   return !(score(*std::ranges::max_element(live_, by_score)) > score(ended));
 }
 
-// Keeps the nodes that a hypothesis reaches, in their order: a node comes after the tokens before
-// it.
+// Keeps the nodes that a live or ended hypothesis reaches, in their order, so that a node still
+// follows the node of the token before it.
 void Hypotheses::forget_dead_ends() {
-  std::vector<Index> place(nodes_.size(), -1);  // -1: unreachable; 0: reached; later the new index
-  for (const auto* some : {&live_, &ended_}) {
-    for (const Hypothesis& one : *some) {
-      for (Index node = one.node; node >= 0 && place[static_cast<std::size_t>(node)] < 0;
+  std::vector<Index> moved(nodes_.size(), -1);  // -1: unreachable; 0: reached; later the new index
+  for (const auto* list : {&live_, &ended_}) {
+    for (const Hypothesis& hypothesis : *list) {
+      for (Index node = hypothesis.node; node >= 0 && moved[static_cast<std::size_t>(node)] < 0;
            node = nodes_[static_cast<std::size_t>(node)].before) {
-        place[static_cast<std::size_t>(node)] = 0;
+        moved[static_cast<std::size_t>(node)] = 0;
       }
     }
   }
   std::size_t kept = 0;
   for (std::size_t n = 0; n < nodes_.size(); ++n) {
-    if (place[n] < 0) continue;
+    if (moved[n] < 0) continue;
     Index& before = nodes_[n].before;
-    if (before >= 0) before = place[static_cast<std::size_t>(before)];
-    place[n] = static_cast<Index>(kept);
+    if (before >= 0) before = moved[static_cast<std::size_t>(before)];
+    moved[n] = static_cast<Index>(kept);
     if (kept != n) nodes_[kept] = std::move(nodes_[n]);
     ++kept;
   }
   nodes_.resize(kept);
-  for (auto* some : {&live_, &ended_}) {
-    for (Hypothesis& one : *some) {
-      if (one.node >= 0) one.node = place[static_cast<std::size_t>(one.node)];
+  for (auto* list : {&live_, &ended_}) {
+    for (Hypothesis& hypothesis : *list) {
+      Index& node = hypothesis.node;
+      if (node >= 0) node = moved[static_cast<std::size_t>(node)];
     }
   }
   most_kept_nodes_ = std::max(most_kept_nodes_, kept);
@@ -111,8 +112,8 @@ Translation Hypotheses::best(Index Ts) const {
   // There is no hypothesis if none could be continued because of NaN.
   const Hypothesis none{.log_probability = std::numeric_limits<double>::quiet_NaN()};
   const Hypothesis* chosen = from.empty() ? &none : &from.front();
-  for (const Hypothesis& one : from) {
-    if (score(one) > score(*chosen)) chosen = &one;
+  for (const Hypothesis& hypothesis : from) {
+    if (score(hypothesis) > score(*chosen)) chosen = &hypothesis;
   }
   Translation result;
   result.log_probability = options_.scores == SearchScores::kIfCompared && options_.beam == 1

@@ -20,7 +20,7 @@ class Hypotheses {
   const SearchOptions& options() const noexcept { return options_; }
   // True if the translation is known.
   bool done() const noexcept { return done_; }
-  // The count of live hypotheses, which are in order, best first; at most the beam.
+  // The number of live hypotheses, at most the beam. They are sorted, best first.
   Index live() const noexcept { return static_cast<Index>(live_.size()); }
   std::int32_t last_token(Index hypothesis) const;
   // The hypothesis of the previous step that this one continues, as its index among the live
@@ -30,11 +30,11 @@ class Hypotheses {
   double log_probability(Index hypothesis) const;
 
   // The number of continuations that a step needs: twice the beam, since each hypothesis has one
-  // continuation that ends it, so that at least `beam` others remain. With beam 1 it is one: if it
-  // ends, the search is over.
+  // continuation that ends it, so that at least `beam` others remain. With beam 1 the number is 1:
+  // if that continuation ends the hypothesis, the search is over.
   static Index continuations(const SearchOptions& options) noexcept;
   // Takes one step with the `best` continuations, at most continuations() of them, best first. Row
-  // k of `attention` [live,Ts] belongs to the live hypothesis k before the step. `attention` must
+  // k of `attention` [live,Ts] has the weights of the live hypothesis k before the step. It must
   // be given if the options request attention, or if they request the sources of unknown tokens and
   // a continuation's token is Vocabulary::kUnknown; otherwise it may be empty.
   void advance(std::span<const Continuation> best, std::span<const float> attention, Index Ts);
@@ -46,16 +46,16 @@ class Hypotheses {
  private:
   // A token, linked to the token before it.
   struct Node {
-    Index before = -1;
+    Index before = -1;  // the index of the node of the token before; -1: none
     std::int32_t token = 0;
     // The position of the source token with the largest weight, the end token excepted.
     std::int32_t looked_at = 0;
     std::vector<float> attention{};
   };
   struct Hypothesis {
-    Index node = -1;
+    Index node = -1;  // the index of the last token's node; -1: no token yet
     Index parent = 0;
-    Index tokens = 0;
+    Index tokens = 0;  // the number of tokens
     double log_probability = 0;
   };
   // Removes nodes that no hypothesis reaches.
@@ -67,8 +67,8 @@ class Hypotheses {
   Index most_tokens_;
   bool done_ = false;
   std::vector<Node> nodes_;
-  // The most nodes that forget_dead_ends() has kept so far, at least 1024. It runs when there are
-  // twice as many.
+  // The most nodes that forget_dead_ends() has left so far, but at least 1024. The function runs
+  // when there are twice as many nodes.
   std::size_t most_kept_nodes_ = 1024;
   std::vector<Hypothesis> live_;
   std::vector<Hypothesis> ended_;

@@ -12,11 +12,11 @@
 namespace qkv::app {
 
 SearchGroup::SearchGroup(const SearchModel& model, TokenBatch sources,
-                         std::vector<std::size_t> places, Context& context)
+                         std::vector<std::size_t> source_indices, Context& context)
     : model_(model),
-      places_(std::move(places)),
+      source_indices_(std::move(source_indices)),
       lengths_(sources.lengths),
-      seen_lengths_(sources.lengths),
+      attended_lengths_(sources.lengths),
       encoder_(model.config, model.layers, std::move(sources), context),
       rows_(lengths_.size()),
       waiting_(std::ssize(lengths_)) {
@@ -25,7 +25,7 @@ SearchGroup::SearchGroup(const SearchModel& model, TokenBatch sources,
   const Index K = options.beam;
   encoder_.evaluate(encoder);
   EncodedSources encoded = encoder_.result();
-  encoded.lengths = seen_lengths_;
+  encoded.lengths = attended_lengths_;
   memory_.emplace(config, layers, encoded, 0, context);
   states_ = Tensor(config.dtype, {K, B, config.hidden});
   seen_ = Tensor(config.dtype, {K, B, context_width(config)});
@@ -52,7 +52,7 @@ Index SearchGroup::live() const {
   return count;
 }
 
-// The largest number of live hypotheses of a source.
+// The largest number of live hypotheses of a waiting source.
 Index SearchGroup::most_live() const {
   Index most = 0;
   for_each_waiting([&](Index b) { most = std::max(most, of(b).live()); });
@@ -83,12 +83,12 @@ void SearchGroup::begin_step(const View& rows, const View& states, Index first) 
   });
 }
 
-bool SearchGroup::sees_unknown(std::span<const Continuation> best) const {
+bool SearchGroup::needs_unknown_source(std::span<const Continuation> best) const {
   return model_.options.unknown == UnknownSources::kFound &&
          std::ranges::find(best, Vocabulary::kUnknown, &Continuation::token) != best.end();
 }
 
-// Attention weights of the live hypotheses of source b [live,Ts of b], as the mean over heads.
+// The attention weights of the live hypotheses of source b [live,Ts of b]: the means over heads.
 template <class T>
 std::vector<float> SearchGroup::attention(Index b) const {
   const Index heads = weights_.size(1);
@@ -119,17 +119,17 @@ void SearchGroup::advance(Index b, const T* logits, std::span<const Normaliser> 
   }
   const std::vector<Continuation> best =
       likeliest<T>(rows, V, Hypotheses::continuations(model_.options), by);
-  const bool looks = model_.options.attention || sees_unknown(best);
-  of(b).advance(best, looks ? attention<T>(b) : std::vector<float>(), length(b));
+  const bool needs_weights = model_.options.attention || needs_unknown_source(best);
+  of(b).advance(best, needs_weights ? attention<T>(b) : std::vector<float>(), length(b));
 }
 
 void SearchGroup::end_step(const View& rows, std::vector<Translation>& results) {
   core::dispatch(model_.config.dtype, [&]<class T>() {
     for (Index b = 0; b < sources(); ++b) {
-      std::int32_t& seen = seen_lengths_[static_cast<std::size_t>(b)];
-      if (of(b).done() && seen > 0) {
-        results[places_[static_cast<std::size_t>(b)]] = of(b).best(length(b));
-        seen = 0;
+      std::int32_t& attended = attended_lengths_[static_cast<std::size_t>(b)];
+      if (of(b).done() && attended > 0) {
+        results[source_indices_[static_cast<std::size_t>(b)]] = of(b).best(length(b));
+        attended = 0;
         --waiting_;
       }
     }

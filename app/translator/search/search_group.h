@@ -22,7 +22,8 @@ namespace qkv::app {
 // The public function that errors name.
 inline constexpr std::string_view kTranslate = "Translator::translate";
 
-// The model and the options of a search, which all its parts share.
+// The model and the options of a search, which all groups and lanes share. `encoder` has the
+// encoder's packed weights.
 struct SearchModel {
   const TranslatorConfig& config;
   const TranslatorLayers& layers;
@@ -34,8 +35,8 @@ struct SearchModel {
 // decoder steps of several groups together: each live hypothesis is one row of s_i, c_i, E y_{i-1}.
 class SearchGroup {
  public:
-  // `places` are the sources' indices in the results.
-  SearchGroup(const SearchModel& model, TokenBatch sources, std::vector<std::size_t> places,
+  // `source_indices` are the sources' indices in the search, and in its results.
+  SearchGroup(const SearchModel& model, TokenBatch sources, std::vector<std::size_t> source_indices,
               Context& context);
   SearchGroup(const SearchGroup&) = delete;
   SearchGroup& operator=(const SearchGroup&) = delete;
@@ -48,13 +49,14 @@ class SearchGroup {
   // Attends to the sources. Gives each live hypothesis one row index, from `first` on: writes its
   // s_{i-1} to that row of `states`, and its c_i and E y_{i-1} to that row of `rows`.
   void begin_step(const View& rows, const View& states, Index first);
-  // Continues the hypotheses of source b. `logits` and `normalisers` start with the group's rows.
+  // Continues the hypotheses of source b. `logits` [rows,target_tokens] and `normalisers` [rows]
+  // begin with the group's first row.
   template <class T>
   void advance(Index b, const T* logits, std::span<const Normaliser> normalisers,
                const kernels::LogitKernels<T>& by);
-  // Ends a step after all waiting sources have been continued: takes the new states s_i from the
-  // rows that begin_step() wrote to, and writes each translation that is now complete to its
-  // source's place in `results`.
+  // Ends a step after advance() for all sources: takes the new states s_i from the rows that
+  // begin_step() wrote to, and writes each translation that is now complete to its source's element
+  // of `results`.
   void end_step(const View& rows, std::vector<Translation>& results);
 
   Index sources() const noexcept { return static_cast<Index>(hypotheses_.size()); }
@@ -67,16 +69,17 @@ class SearchGroup {
   // Calls f(b) for each source that is not done.
   template <class F>
   void for_each_waiting(const F& f) const;
-  bool sees_unknown(std::span<const Continuation> best) const;
+  // True if a continuation is by <unk> and the sources of <unk> are requested.
+  bool needs_unknown_source(std::span<const Continuation> best) const;
   template <class T>
   std::vector<float> attention(Index b) const;
   Index most_live() const;
 
   const SearchModel& model_;
-  std::vector<std::size_t> places_;
+  std::vector<std::size_t> source_indices_;
   std::vector<std::int32_t> lengths_;
   // The sources' lengths for attention; 0 for a source that is done, so that it costs no more work.
-  std::vector<std::int32_t> seen_lengths_;
+  std::vector<std::int32_t> attended_lengths_;
   EncoderPass encoder_;
   std::optional<SourceMemory> memory_;
   std::vector<Hypotheses> hypotheses_{};

@@ -16,9 +16,9 @@ namespace {
 // The number of hypotheses that are continued together, twelve tiles of 6 rows. With 8,000 target
 // tokens, more rows of logits push the weights out of the caches: 192 rows took 6 % longer.
 constexpr Index kRowsAtOnce = 72;
-constexpr Index kLeastRoom = kRowsAtOnce / 2;  // room for which encoding more sources is worthwhile
+constexpr Index kLeastRoom = kRowsAtOnce / 2;  // free rows for which encoding sources is worthwhile
 constexpr Index kMostTokensAtOnce = 1024;      // tokens of sources encoded together, with padding
-constexpr Index kLeastAtOnce = 8;  // sources per decoding batch when the queue is nearly empty
+constexpr Index kLeastShare = 8;   // sources that any lane may take from a nearly empty queue
 constexpr Index kRowsPerTask = 8;  // rows of logits per task
 
 }  // namespace
@@ -37,7 +37,7 @@ std::vector<std::size_t> SearchQueue::take(Index most) {
   const std::lock_guard lock(mutex_);
   const Index left = std::ssize(order_) - static_cast<Index>(next_);
   if (left == 0) return {};
-  const Index share = std::max(kLeastAtOnce, core::divide_up(left, lanes_));
+  const Index share = std::max(kLeastShare, core::divide_up(left, lanes_));
   const Index longest = std::ssize(sources_[order_[next_]]);
   const Index count =
       std::max<Index>(1, std::min({left, most, share, kMostTokensAtOnce / longest}));
@@ -76,19 +76,19 @@ void SearchLane::fill(std::span<const TokenList> sources, SearchQueue& queue) {
   Index room = rows_.size(0);
   for (const SearchGroup& group : groups_) room -= group.waiting() * beam;
   while (groups_.empty() || room >= std::max(kLeastRoom, beam)) {
-    const std::vector<std::size_t> places = queue.take(std::max<Index>(1, room / beam));
-    if (places.empty()) return;
+    const std::vector<std::size_t> indices = queue.take(std::max<Index>(1, room / beam));
+    if (indices.empty()) return;
     std::vector<TokenList> lists;
-    lists.reserve(places.size());
-    for (const std::size_t place : places) lists.push_back(sources[place]);
+    lists.reserve(indices.size());
+    for (const std::size_t index : indices) lists.push_back(sources[index]);
     groups_.emplace_back(model_,
                          token_batch(kTranslate, "sources", lists, model_.config.source_tokens),
-                         places, context_);
-    room -= std::ssize(places) * beam;
+                         indices, context_);
+    room -= std::ssize(indices) * beam;
   }
 }
 
-// Computes the logits of every hypothesis's next token and chooses the continuations.
+// Computes the logits of the next token for every live hypothesis, and chooses the continuations.
 void SearchLane::step() {
   const Index H = model_.config.hidden;
   Index count = 0;

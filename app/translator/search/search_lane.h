@@ -37,8 +37,8 @@ class SearchLane {
  public:
   SearchLane(const SearchModel& model, const PackedDecoder& decoder, Context& context);
 
-  // Translates until the queue is empty; writes each source's translation to its index in
-  // `results`.
+  // Translates sources until the queue is empty. Writes the translation of sources[n] to
+  // results[n].
   void run(std::span<const TokenList> sources, SearchQueue& queue,
            std::vector<Translation>& results);
 
@@ -55,11 +55,13 @@ class SearchLane {
   std::list<SearchGroup> groups_{};
   std::vector<Index> first_rows_{};  // first row of each group
   std::vector<Normaliser> normalisers_{};
-  // [room,hidden+C+embedding], a row for each hypothesis: the decoder state s_i, the context c_i,
-  // the embedding E y_{i-1} of the previous token.
+  // [room,hidden+C+embedding], a row for each hypothesis: the decoder state s_i, the context vector
+  // c_i, and the embedding E y_{i-1} of the previous token.
   Tensor rows_;
-  Tensor states_;  // [room,hidden]: s_{i-1}
-  Tensor pairs_, largest_, logits_;
+  Tensor states_;   // [room,hidden]: s_{i-1}
+  Tensor pairs_;    // [room, 2 readout_width()]: the readout layer's output
+  Tensor largest_;  // [room, readout_width()]: the readouts t_i
+  Tensor logits_;   // [room, target_tokens]
 };
 
 }  // namespace qkv::app

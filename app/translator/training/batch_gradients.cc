@@ -21,8 +21,8 @@ namespace {
 
 constexpr Index kMostShards = 8;
 constexpr Index kLeastPairs = 32;
-// The last counter word of the draws of micro-batch seeds; epoch_batches() uses 16 and 17, layers
-// lower ones.
+// The last word of Philox's counter in draws of micro-batch seeds. epoch_batches() uses 16 and 17,
+// and layers use lower words.
 constexpr std::uint32_t kStream = 18;
 
 std::uint64_t shard_seed(std::uint64_t seed, Index update, Index shard) {
@@ -34,7 +34,7 @@ std::uint64_t shard_seed(std::uint64_t seed, Index update, Index shard) {
   return (std::uint64_t{words[1]} << 32) | words[0];
 }
 
-// The gradients of one micro-batch: all but those of the output layer.
+// The list of all gradients but those of the output layer: the ones that a micro-batch has.
 std::vector<TrainedParameter> shard_gradients(TranslatorGradients& gradients) {
   auto list = trained_parameters(gradients, gradients);
   std::erase_if(list, [](const auto& p) { return p.name.starts_with("output."); });
@@ -61,24 +61,24 @@ BatchGradients::BatchGradients(const Translator& translator, Executor executor,
   shards_[0].context.set_stop_flag(stop_);
 }
 
-// A batch on its way through the passes. The micro-batches of this rank are `first` to `end` of
-// `count`.
+// A batch on its way through the passes. Of its `count` micro-batches, this rank computes
+// first .. end - 1.
 struct BatchGradients::Batch {
   Index count = 0;
   Index first = 0;
   Index end = 0;
-  std::deque<TranslatorPass> passes{};  // of all micro-batches
-  std::vector<std::int32_t> targets{};  // of all passes
-  std::vector<Index> rows{0};           // the first row of each pass, and the end
-  // The readout of this rank's micro-batches, and its gradient.
+  std::deque<TranslatorPass> passes{};  // one for each micro-batch
+  std::vector<std::int32_t> targets{};  // the target tokens of all passes; each is one row
+  std::vector<Index> rows{0};           // the first row of each pass, and the number of rows
+  // The rows of the readout for this rank's micro-batches, and their gradients.
   View readout{};
   View d_readout{};
   std::optional<OutputPass> output{};
-  // With several ranks: the first row of each rank's micro-batches and of its pass of the output
-  // layer, and the ends.
+  // With several ranks, for each rank the first row of its micro-batches (rank_rows) and of its
+  // pass of the output layer (output_rows). Each list ends with the number of rows.
   std::vector<Index> rank_rows{};
   std::vector<Index> output_rows{};
-  Tensor own_readout{}, own_d_readout{};  // absent for one rank, which uses the rows of `output`
+  Tensor own_readout{}, own_d_readout{};  // empty for a single rank: it uses the rows of `output`
 
   // The rows of a micro-batch in `from`, an array of this rank's rows.
   View rows_of(const View& from, Index shard) const {
@@ -128,7 +128,7 @@ TranslationLoss BatchGradients::compute(std::span<const TokenPair> pairs, std::u
   if (is_alone()) batch.d_readout = batch.output->d_rows(0, batch.rows.back());
   for_each_own([&](Index n, TranslatorPass& pass) {
     const Write embedding = n == 0 ? embedding_after_output(config) : Write::kOverwrite;
-    pass.backward(batch.rows_of(batch.d_readout, n), set(batch, n), embedding);
+    pass.backward(batch.rows_of(batch.d_readout, n), gradients_of(batch, n), embedding);
   });
   add_up(batch, 0, batch.count);
   if (!is_alone()) {
@@ -139,8 +139,10 @@ TranslationLoss BatchGradients::compute(std::span<const TokenPair> pairs, std::u
   return loss;
 }
 
-// Makes the pass of the output layer for this rank's rows, and the readout of its micro-batches. A
-// single rank's readout is the rows of the pass; with several, each pass has whole blocks of rows.
+// Makes this rank's pass of the output layer and the arrays for the readout of its micro-batches. A
+// single rank writes the readout straight into the rows of the pass. With several ranks, the rows
+// of the output layer are divided anew, at multiples of kOutputRows, so that a rank's pass need not
+// have the rows of the rank's micro-batches.
 void BatchGradients::make_room(Batch& batch) {
   const TranslatorConfig& config = translator_.config();
   if (is_alone()) {
@@ -167,7 +169,7 @@ void BatchGradients::make_room(Batch& batch) {
   batch.d_readout = batch.own_d_readout;
 }
 
-// The output layer, whose rows are divided among the ranks.
+// Runs the output layer, whose rows are divided among the ranks, and returns the batch's loss.
 TranslationLoss BatchGradients::output_of_ranks(Batch& batch) {
   const auto me = static_cast<std::size_t>(ranks_.rank());
   const Index own_rows = batch.output_rows[me + 1] - batch.output_rows[me];
@@ -178,7 +180,7 @@ TranslationLoss BatchGradients::output_of_ranks(Batch& batch) {
   sum_over_rows(batch);
   ranks::move_rows(ranks_, batch.output_rows, output.d_rows(0, own_rows), batch.rank_rows,
                    batch.d_readout);
-  // The losses of all rows, in their order.
+  // Collect the losses of all rows, in the order of the rows.
   const std::span<const std::byte> bytes = ranks::bytes_of(own.view());
   const std::vector<std::string> parts =
       ranks::all_texts(ranks_, {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
@@ -195,8 +197,9 @@ TranslationLoss BatchGradients::output_of_ranks(Batch& batch) {
   return OutputPass::sum(losses);
 }
 
-// Sums the gradients of the output layer over rows, from rank to rank, and sends the sum to rank
-// 0's set. The ranks work at the same time, each on a different range of tokens.
+// Sums the gradients of the output layer over rows: each rank adds the terms of its rows to the
+// sums from the rank before, and passes them on; the last rank sends the sums to rank 0. The ranks
+// work at the same time, each on a different range of the vocabulary's tokens.
 void BatchGradients::sum_over_rows(Batch& batch) {
   constexpr Index kTokens = 512;
   const int me = ranks_.rank();
@@ -234,8 +237,9 @@ void BatchGradients::sum_over_rows(Batch& batch) {
   }
 }
 
-// Adds the sets of `count` micro-batches, a power of two, to the set of micro-batch `first`, on the
-// rank that owns it. Each rank computes branches of the tree of sum_tree().
+// Adds the gradients of micro-batches first + 1 .. first + count - 1 to those of micro-batch
+// `first`, on the rank that computed it. `count` is a power of two. Each rank computes branches of
+// the tree of sum_tree().
 void BatchGradients::add_up(const Batch& batch, Index first, Index count) {
   const auto rank_of = [&](Index n) { return ranks::owner(n, batch.count, ranks_.count()); };
   const int me = ranks_.rank();
@@ -243,7 +247,9 @@ void BatchGradients::add_up(const Batch& batch, Index first, Index count) {
   if (left == rank_of(first + count - 1)) {
     if (left != me) return;
     std::vector<std::vector<TrainedParameter>> sets;
-    for (Index n = first; n < first + count; ++n) sets.push_back(shard_gradients(set(batch, n)));
+    for (Index n = first; n < first + count; ++n) {
+      sets.push_back(shard_gradients(gradients_of(batch, n)));
+    }
     sum_tree(sets, executor_);
     return;
   }
@@ -252,14 +258,14 @@ void BatchGradients::add_up(const Batch& batch, Index first, Index count) {
   add_up(batch, first + half, half);
   const int right = rank_of(first + half);
   if (right == me && left != me) {
-    for (const TrainedParameter& p : shard_gradients(set(batch, first + half))) {
+    for (const TrainedParameter& p : shard_gradients(gradients_of(batch, first + half))) {
       ranks_.send(ranks::bytes_of(p.gradient), left)->wait();
     }
   }
   if (left != me) return;
   TranslatorGradients* other = nullptr;
   if (right == me) {
-    other = &set(batch, first + half);
+    other = &gradients_of(batch, first + half);
   } else {
     if (!received_) {
       received_ = translator_.zero_gradients();
@@ -270,17 +276,18 @@ void BatchGradients::add_up(const Batch& batch, Index first, Index count) {
       ranks_.receive(ranks::bytes_of(p.gradient), right)->wait();
     }
   }
-  const std::vector<std::vector<TrainedParameter>> both{shard_gradients(set(batch, first)),
+  const std::vector<std::vector<TrainedParameter>> both{shard_gradients(gradients_of(batch, first)),
                                                         shard_gradients(*other)};
   sum_tree(both, executor_);
 }
 
-// The gradients of a micro-batch of this rank.
-TranslatorGradients& BatchGradients::set(const Batch& batch, Index shard) {
+// The gradients of micro-batch `shard`, which is one of this rank.
+TranslatorGradients& BatchGradients::gradients_of(const Batch& batch, Index shard) {
   return shards_[static_cast<std::size_t>(shard - batch.first)].gradients;
 }
 
-// Adds sets of gradients up to `count`. Only set 0 has those of the output layer.
+// Appends to shards_ until there are at least `count`. Only shards_[0] has gradients of the output
+// layer.
 void BatchGradients::add_shards(Index count) {
   while (std::ssize(shards_) < count) {
     shards_.push_back({translator_.zero_gradients()});

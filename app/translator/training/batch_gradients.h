@@ -21,23 +21,24 @@ namespace qkv::app {
 // order of sums.
 Index shard_count(Index pairs);
 
-// Computes the gradients of batches, whose micro-batches run in parallel: each is one task with a
-// serial context and its own set of gradients, on one of the ranks. The output layer, which is most
-// of the work, is computed for all micro-batches together, on all threads and ranks, so that its
-// weight has one gradient. The result has the same bits on every rank, for any number of ranks and
-// threads.
+// Computes the gradients of batches, whose micro-batches run in parallel: each is one task on one
+// of the ranks, with a serial context and gradients that no other micro-batch shares. The output
+// layer, which is most of the work, is computed for all micro-batches together, on all threads and
+// ranks, so that its weight has one gradient. The result has the same bits on every rank, for any
+// number of ranks and threads.
 class BatchGradients {
  public:
   // The translator, the flag (which may be null) and the ranks must outlive the object.
   BatchGradients(const Translator& translator, Executor executor, const std::atomic<bool>* stop,
                  Ranks& ranks);
 
-  // Returns the loss of a training batch, the same on all ranks, and writes the batch's gradients,
-  // sums over tokens and not means, to set 0. Dropout depends on (seed, update, micro-batch). A
-  // single rank throws Cancelled if the flag is set during the call; several ranks ignore the flag.
+  // Returns the loss of a training batch, the same on all ranks, and computes the batch's gradients
+  // (sums over tokens, not means), which list() then returns on every rank. Dropout depends on
+  // (seed, update, micro-batch). A single rank throws Cancelled if the flag is set during the call;
+  // several ranks ignore the flag.
   TranslationLoss compute(std::span<const TokenPair> pairs, std::uint64_t seed, Index update);
 
-  // The translator's parameters with the gradients of set 0.
+  // The translator's parameters with the gradients of the last compute().
   std::vector<TrainedParameter> list(Translator& translator);
 
  private:
@@ -53,7 +54,7 @@ class BatchGradients {
   TranslationLoss output_of_ranks(Batch& batch);
   void sum_over_rows(Batch& batch);
   void add_up(const Batch& batch, Index first, Index count);
-  TranslatorGradients& set(const Batch& batch, Index shard);
+  TranslatorGradients& gradients_of(const Batch& batch, Index shard);
   bool is_alone() const { return ranks_.count() == 1; }
 
   const Translator& translator_;
@@ -61,9 +62,9 @@ class BatchGradients {
   Context context_;
   const std::atomic<bool>* stop_;
   Ranks& ranks_;
-  // The sets of gradients of this rank; their number grows with that of micro-batches.
+  // One for each micro-batch that this rank had in the largest batch so far, at least one.
   std::vector<Shard> shards_{};
-  std::optional<TranslatorGradients> received_{};  // a set of another rank
+  std::optional<TranslatorGradients> received_{};  // gradients from another rank
 };
 
 }  // namespace qkv::app

@@ -20,31 +20,32 @@ namespace {
 constexpr double kMost = 3.2e13;
 
 template <class T>
-void set(std::optional<T>& target, std::string_view part, T factor, const char* kind) {
+void set_limit(std::optional<T>& limit, std::string_view part, T factor, const char* kind) {
   const auto number = parse_number<T>(part.substr(0, part.size() - 1));
   if (!number || !(*number > 0)) {
     refuse(part, std::is_integral_v<T> ? "a positive whole number before the unit"
                                        : "a positive number before the unit");
   }
-  if (target) refuse(part, fmt::format("{} once", kind));
+  if (limit) refuse(part, fmt::format("{} may be given only once", kind));
   if (static_cast<double>(*number) * static_cast<double>(factor) > kMost) {
-    refuse(part, fmt::format("{} of at most {:.2g}", kind, kMost / static_cast<double>(factor)));
+    refuse(part, fmt::format("the number before the unit may be at most {:.2g}",
+                             kMost / static_cast<double>(factor)));
   }
-  target = *number * factor;
+  limit = *number * factor;
 }
 
 void add_part(std::string_view part, Budget& budget) {
   switch (part.empty() ? '\0' : part.back()) {
     case 'e':
-      return set<Index>(budget.epochs, part, 1, "epochs");
+      return set_limit<Index>(budget.epochs, part, 1, "epochs");
     case 'u':
-      return set<Index>(budget.updates, part, 1, "updates");
+      return set_limit<Index>(budget.updates, part, 1, "updates");
     case 's':
-      return set<double>(budget.seconds, part, 1, "a time");
+      return set_limit<double>(budget.seconds, part, 1, "a time");
     case 'm':
-      return set<double>(budget.seconds, part, 60, "a time");
+      return set_limit<double>(budget.seconds, part, 60, "a time");
     case 'h':
-      return set<double>(budget.seconds, part, 3600, "a time");
+      return set_limit<double>(budget.seconds, part, 3600, "a time");
     default:
       refuse(part, "units are e (epochs), u (updates), s, m, h");
   }

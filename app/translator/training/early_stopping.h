@@ -22,17 +22,19 @@ struct Quality {
   double bleu = -1;  // 0 to 100; negative: unknown
 };
 
-// Parameters whose loss is not finite are never better.
-inline bool is_better(BestBy by, const Quality& one, const Quality& other) noexcept {
-  if (!std::isfinite(one.loss)) return false;
+// True if `quality` is better than `other`. Parameters whose loss is not finite are never better.
+inline bool is_better(BestBy by, const Quality& quality, const Quality& other) noexcept {
+  if (!std::isfinite(quality.loss)) return false;
   switch (by) {
     case BestBy::kBleu:
-      if (one.bleu >= 0 && other.bleu >= 0 && one.bleu != other.bleu) return one.bleu > other.bleu;
+      if (quality.bleu >= 0 && other.bleu >= 0 && quality.bleu != other.bleu) {
+        return quality.bleu > other.bleu;
+      }
       break;
     case BestBy::kLoss:
       break;
   }
-  return one.loss < other.loss;
+  return quality.loss < other.loss;
 }
 
 // The best quality so far, and the number of validations since it was reached.
@@ -42,7 +44,7 @@ class EarlyStopping {
   explicit EarlyStopping(Index patience = 0, BestBy by = BestBy::kLoss) noexcept
       : patience_(patience), by_(by) {}
 
-  // Takes the quality of the next validation. True if it is better than all before.
+  // Takes the quality of the next validation. Returns true if it is better than all before.
   bool take(const Quality& quality) noexcept {
     const bool better = is_better(quality);
     misses_ = better ? 0 : misses_ + 1;

@@ -14,7 +14,7 @@ namespace {
 constexpr std::string_view kStart = "checkpoint-";
 constexpr std::string_view kExtension = ".safetensors";
 
-// The updates of the checkpoints among these names, ascending.
+// The update numbers in those of the names that are checkpoints' names, ascending.
 std::vector<Index> updates_of(const std::vector<std::string>& names) {
   std::vector<Index> updates;
   for (const std::string& name : names) {
@@ -64,8 +64,8 @@ void remove_checkpoints_after(const LockedFolder& folder, Index update) {
     const std::string whole = name.substr(0, end + kExtension.size());
     if (name != whole && checkpoint_update(whole)) folder.remove_leftovers(whole);
   }
-  for (const Index kept : updates_of(folder.names())) {
-    if (kept > update) folder.remove(checkpoint_name(kept));
+  for (const Index number : updates_of(folder.names())) {
+    if (number > update) folder.remove(checkpoint_name(number));
   }
 }
 

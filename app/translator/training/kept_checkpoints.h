@@ -11,13 +11,13 @@
 
 #include "files/locked_folder.h"
 
-// Checkpoints: the parameters at some updates of a run, kept in its folder as model files
+// Checkpoints: the parameters at some updates of a run, in its folder as model files
 // "checkpoint-1500.safetensors", which `qkv average` averages.
 //
-// A checkpoint is written at its update. The next save removes the oldest ones beyond the number to
-// keep, so that a killed process leaves all checkpoints that the last save kept. Checkpoints of
-// later updates may remain too: a resumed run removes them and writes its own, which are of other
-// updates only if validations are due by time.
+// A checkpoint is written at its update. The next save removes the oldest checkpoints beyond the
+// number to keep, so that a killed process leaves all checkpoints that the last save left. It may
+// also leave checkpoints of updates after that save: a resumed run removes them and writes them
+// again, at the same updates unless validations are due by time.
 namespace qkv::app {
 
 std::string checkpoint_name(Index update);
@@ -31,8 +31,8 @@ std::vector<std::string> checkpoint_paths(const std::string& folder);
 
 // Removes all checkpoints but the last `most`. Throws OutputError.
 void keep_last_checkpoints(const LockedFolder& folder, Index most);
-// Removes the checkpoints of later updates, and temporary files of checkpoints that a killed
-// process left. Throws OutputError.
+// Removes the checkpoints of updates after `update`, and temporary files of checkpoints that a
+// killed process left. Throws OutputError.
 void remove_checkpoints_after(const LockedFolder& folder, Index update);
 
 }  // namespace qkv::app

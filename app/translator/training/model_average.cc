@@ -22,10 +22,9 @@ namespace {
 
 using Arrays = std::map<std::string, Array>;
 
-// The array of a model's settings, rows of name and value, and the settings that describe training
-// and do not affect translations.
-constexpr const char* kSettings = "settings";
-constexpr std::string_view kOfTraining[] = {"dropout", "label_smoothing", "longest_source"};
+constexpr const char* kSettings = "settings";  // the array of settings: rows of name and value
+// Settings that describe training and do not affect translations.
+constexpr std::string_view kTrainingSettings[] = {"dropout", "label_smoothing", "longest_source"};
 
 Arrays arrays_of(const std::string& file, const std::atomic<bool>* stop) {
   Arrays arrays;
@@ -40,25 +39,25 @@ bool is_parameter(const Array& array) {
   return tensor != nullptr && is_real(tensor->dtype());
 }
 
-bool equal_bytes(const Tensor& one, const Tensor& other) {
-  if (one.dtype() != other.dtype()) return false;
-  const auto bytes = static_cast<std::size_t>(one.element_count()) * size_of(one.dtype());
-  return bytes == 0 || std::memcmp(one.view().data(), other.view().data(), bytes) == 0;
+bool equal_bytes(const Tensor& a, const Tensor& b) {
+  if (a.dtype() != b.dtype()) return false;
+  const auto bytes = static_cast<std::size_t>(a.element_count()) * size_of(a.dtype());
+  return bytes == 0 || std::memcmp(a.view().data(), b.view().data(), bytes) == 0;
 }
 
-// Compares a file with the first one.
+// Compares a file's arrays with those of the first file.
 class Comparison {
  public:
   Comparison(const std::string& file, const std::string& first) : file_(file), first_(first) {}
 
-  void check(const Arrays& arrays, const Arrays& all) const {
-    // Settings are compared first because they explain other differences; vocabularies explain
-    // shapes.
-    check_texts(kSettings, arrays, all);
-    for (const auto& [name, array] : all) check_texts(name, arrays, all);
-    for (const auto& [name, array] : all) check_numbers(name, array, arrays);
+  void check(const Arrays& arrays, const Arrays& of_first) const {
+    // Settings are compared first because they explain other differences, then texts, since
+    // vocabularies explain shapes.
+    check_texts(kSettings, arrays, of_first);
+    for (const auto& [name, array] : of_first) check_texts(name, arrays, of_first);
+    for (const auto& [name, array] : of_first) check_numbers(name, array, arrays);
     for (const auto& [name, array] : arrays) {
-      if (!all.contains(name)) fail(fmt::format("{} is in it, and not in", app::quoted(name)));
+      if (!of_first.contains(name)) fail(fmt::format("{} is in it, and not in", app::quoted(name)));
     }
   }
 
@@ -84,9 +83,9 @@ class Comparison {
     if (!equal_bytes(*tensor, *want)) fail(fmt::format("{} differs from that in", name));
   }
 
-  void check_texts(const std::string& name, const Arrays& arrays, const Arrays& all) const {
+  void check_texts(const std::string& name, const Arrays& arrays, const Arrays& of_first) const {
     const Strings* texts = texts_of(arrays, name);
-    const Strings* want = texts_of(all, name);
+    const Strings* want = texts_of(of_first, name);
     if (want == nullptr) return;
     if (texts == nullptr) fail(fmt::format("{} are not in it, but in", name));
     if (name == kSettings) return check_settings(*texts, *want);
@@ -103,7 +102,7 @@ class Comparison {
   void check_settings(const Strings& settings, const Strings& want) const {
     const auto rows = rows_of(settings);
     for (const auto& [name, value] : rows_of(want)) {
-      if (std::ranges::find(kOfTraining, name) != std::end(kOfTraining)) continue;
+      if (std::ranges::find(kTrainingSettings, name) != std::end(kTrainingSettings)) continue;
       const auto found = rows.find(name);
       if (found != rows.end() && found->second == value) continue;
       fail(fmt::format("{} is {}, and {} in", name, found == rows.end() ? "absent" : found->second,

@@ -11,11 +11,12 @@
 
 namespace qkv::app {
 
-// The average of the models in these files, at least one: parameters are summed in float64 in the
-// order of the files, divided by their number, then rounded once. Everything that cannot be
-// averaged must be equal in all files: vocabularies, style, sizes and the like. Counts of tokens
-// and settings that describe training are those of the first model. Throws InputError that
-// names the file and the difference or the non-finite parameter; Cancelled if `stop` is set.
+// The average of the models in these files, at least one. Each parameter is summed in float64 over
+// the files in their order, divided by the number of files, then rounded once to the first model's
+// dtype. Counts of tokens and settings that describe training may differ between files, and are
+// taken from the first one. Everything else that cannot be averaged must be equal in all files:
+// vocabularies, style, sizes and the like. Throws InputError that names the file and the difference
+// or the non-finite parameter; Cancelled if `stop` is set.
 QKV_API TranslationModel average_models(std::span<const std::string> files,
                                         const std::atomic<bool>* stop = nullptr);
 

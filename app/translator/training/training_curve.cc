@@ -26,7 +26,7 @@ struct LoggedLine {
   Index epoch = 0;  // count of complete epochs
 };
 
-// The members of one line.
+// The members of the JSON object on one line.
 class Members {
  public:
   Members(const std::string& path, Index line, std::string_view text)
@@ -44,7 +44,7 @@ class Members {
     if (!(value >= 0)) refuse(name, "a number from 0");
     return value;
   }
-  // The number of that name: empty if it is absent, NaN if it is not finite.
+  // The member's number: empty if the member is absent, NaN if the number is not finite.
   std::optional<double> number(const char* name) const {
     const SettingValue* value = find_setting(settings_, name);
     if (value == nullptr) return std::nullopt;
@@ -99,8 +99,8 @@ LoggedLine read_line(const Members& members, Index least) {
 }
 
 // Sets each line's epochs. The file has a line at the end of each epoch; between two such lines,
-// epochs grow linearly with updates. The epoch after the last is taken to be as long as the one
-// before.
+// epochs grow linearly with updates. An epoch that has not ended is taken to be as long as the one
+// before it.
 void set_epochs(std::vector<LoggedLine>& lines) {
   std::vector<std::pair<double, double>> ends{{0, 0}};  // update, epoch
   for (const LoggedLine& line : lines) {

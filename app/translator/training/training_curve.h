@@ -20,8 +20,8 @@ struct CurvePoint {
   std::optional<double> loss{};  // mean training loss since the last line without `end`
   std::optional<double> valid_loss{};
   std::optional<double> bleu{};
-  bool is_best = false;  // the best validation so far, whose parameters were kept
-  bool is_end = false;   // where a run ended
+  bool is_best = false;  // true for the best validation so far, whose parameters were saved
+  bool is_end = false;   // true where a run ended
   // False for a validation at the end of a run that was resumed: resuming discards it.
   bool counts = true;
 };
@@ -31,9 +31,9 @@ QKV_API std::string training_log_of(const std::string& path);
 
 // Reads the progress of a run: one point for each line of training_log_of(path), in their order.
 // The loss on a line that marks the end of a run is the mean over few updates, which the next line
-// includes too: the point has no `loss`, unless all lines mark ends and it is the last. If the run
-// was resumed, a validation on such a line is not the best and does not count. Throws InputError
-// for a file that is missing or empty, or, with the line number, a line that training cannot write.
+// includes too: its point has no `loss`, unless the point is the last one and all lines mark ends.
+// If the run was resumed, a validation on such a line is not the best and does not count. Throws
+// InputError for a file that is missing or empty, and for a line that training cannot write.
 QKV_API std::vector<CurvePoint> read_training_curve(const std::string& path);
 
 }  // namespace qkv::app

@@ -11,7 +11,7 @@
 namespace qkv::app {
 namespace {
 
-// An object on one line, without the line feed.
+// A JSON object on one line, without the line feed.
 std::string object(const Settings& members) {
   std::string text = settings_line(members);
   text.pop_back();

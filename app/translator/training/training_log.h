@@ -15,10 +15,11 @@ struct LogLine {
   Spent spent{};
   // The reason why a run ended here, "budget" or "stopped"; empty if it did not end here.
   std::string end{};
-  std::optional<double> loss{};  // per target token since the last line without `end`
+  std::optional<double> loss{};  // mean per target token since the last line without `end`
   double learning_rate = 0;
   double gradient_norm = 0;
-  std::optional<double> clipped{};  // share of clipped updates; empty without updates or clipping
+  // The share of updates whose gradient was clipped; empty without updates or without clipping.
+  std::optional<double> clipped{};
   // Target tokens per second since the last line without `end`.
   std::optional<double> tokens_per_second{};
   std::optional<TrainingValidation> validation{};

@@ -12,18 +12,20 @@ double multiples(double every, double from, double to) {
   return std::floor(to / every) - std::floor(from / every);
 }
 
+// The number of batches done so far, if all epochs had as many batches as the current epoch.
 double batches_done(const Position& at) {
   return static_cast<double>(at.spent.epochs) * static_cast<double>(at.batches) +
          static_cast<double>(at.batch);
 }
 
-// The updates left of a budget in updates or epochs; empty if it has neither.
-std::optional<double> updates_left(const Budget& after, const Position& at) {
+// The number of updates until the first of the budget's limits of updates and epochs is reached;
+// empty if the budget has neither.
+std::optional<double> updates_left(const Budget& budget, const Position& at) {
   std::optional<double> least;
   const auto take = [&](double updates) { least = std::min(least.value_or(updates), updates); };
-  if (after.updates) take(static_cast<double>(*after.updates - at.spent.updates));
-  if (after.epochs) {
-    take(static_cast<double>(*after.epochs) * static_cast<double>(at.batches) - batches_done(at));
+  if (budget.updates) take(static_cast<double>(*budget.updates - at.spent.updates));
+  if (budget.epochs) {
+    take(static_cast<double>(*budget.epochs) * static_cast<double>(at.batches) - batches_done(at));
   }
   if (least) least = std::max(*least, 0.0);
   return least;
@@ -46,16 +48,16 @@ double validations_due(const Budget& every, const Position& at, double updates, 
   return most;
 }
 
-std::optional<double> seconds_left(const Budget& after, const Budget& validate_every,
+std::optional<double> seconds_left(const Budget& budget, const Budget& validate_every,
                                    const Position& at, const Speed& speed) {
   std::optional<double> least;
-  if (const auto updates = updates_left(after, at)) {
+  if (const auto updates = updates_left(budget, at)) {
     const double training = *updates * speed.seconds_per_update;
     least = training +
             speed.seconds_per_validation * validations_due(validate_every, at, *updates, training);
   }
-  if (after.seconds) {
-    const double seconds = std::max(*after.seconds - at.spent.seconds, 0.0);
+  if (budget.seconds) {
+    const double seconds = std::max(*budget.seconds - at.spent.seconds, 0.0);
     least = std::min(least.value_or(seconds), seconds);
   }
   return least;

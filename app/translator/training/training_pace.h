@@ -9,16 +9,16 @@
 
 namespace qkv::app {
 
-// The position of training in the current epoch: how many of its batches are done.
+// The position of training.
 struct Position {
   Spent spent{};
-  Index batch = 0;
-  Index batches = 0;
+  Index batch = 0;    // the number of batches done in the current epoch
+  Index batches = 0;  // the number of all batches of the current epoch
 };
 
 // An estimate of the number of validations due in the next `updates` updates, which take `seconds`
 // seconds. If `every` has several intervals, only the one with the most validations counts. An
-// interval of time is counted from the position on, not from the last validation.
+// interval of time is counted from `at` on, not from the last validation.
 double validations_due(const Budget& every, const Position& at, double updates, double seconds);
 
 struct Speed {
@@ -26,10 +26,10 @@ struct Speed {
   double seconds_per_validation = 0;
 };
 
-// The seconds until the first of the given budgets ends: for a budget in updates or epochs, the
-// time of the remaining updates and of the validations that become due until then. Empty without a
-// budget. `validate_every` is empty if there are no validations.
-std::optional<double> seconds_left(const Budget& after, const Budget& validate_every,
+// An estimate of the seconds until the first limit of `budget` is reached. For a limit of updates
+// or epochs, it is the time of the remaining updates and of the validations that become due until
+// then. Empty without limits. `validate_every` is empty if there are no validations.
+std::optional<double> seconds_left(const Budget& budget, const Budget& validate_every,
                                    const Position& at, const Speed& speed);
 
 // The clock of one run in a folder: the time of all runs so far, and the speed of this one.

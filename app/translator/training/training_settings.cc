@@ -187,13 +187,13 @@ std::string text_of(const SettingValue* value) {
 }
 
 struct Difference {
-  std::string name{};  // the option; the setting's name_of() if no option sets it
+  std::string name{};  // the option that sets the setting; name_of() the setting if there is none
   std::string before{};
   std::string after{};
 };
 
-// The name in messages of a setting that no option sets. A fact about data is named after the
-// option of the data: data_pairs is "DATA pairs".
+// The name that messages give to a setting that no option sets. A fact about data is named after
+// the option of the data: data_pairs is "DATA pairs".
 std::string name_of(const std::string& setting) {
   for (const auto& [prefix, option] :
        {std::pair{"data_", "DATA"}, std::pair{"valid_", "--valid"}}) {
@@ -261,11 +261,10 @@ std::string differences(const Settings& old, const Settings& now) {
       compare(setting.name, &setting.value, nullptr, all);
     }
   }
-  std::erase_if(all, [](const Difference& one) { return one.before == one.after; });
+  std::erase_if(all, [](const Difference& d) { return d.before == d.after; });
   std::string text;
-  for (const Difference& one : std::span(all).first(std::min(kMostShown, all.size()))) {
-    text +=
-        fmt::format("{}{}: {} -> {}", text.empty() ? "" : "; ", one.name, one.before, one.after);
+  for (const Difference& d : std::span(all).first(std::min(kMostShown, all.size()))) {
+    text += fmt::format("{}{}: {} -> {}", text.empty() ? "" : "; ", d.name, d.before, d.after);
   }
   if (all.size() > kMostShown) text += fmt::format("; and {} more", all.size() - kMostShown);
   return text;

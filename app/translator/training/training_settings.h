@@ -34,9 +34,9 @@ Settings read_config(const std::string& path);
 // missing, malformed or out of range. Unknown settings are ignored; differences() reports them.
 RunConfig config_of(const Settings& settings, const std::string& path);
 
-// The differences in settings that affect the result, as options of the command line where one sets
-// them: "--lr: 0.002 -> 0.001; --seed: 0 -> 1". Empty if there are none. The path of the data may
-// change, but its contents may not.
+// The differences in settings that affect the result: "--lr: 0.002 -> 0.001; --seed: 0 -> 1". A
+// setting is named after the option that sets it, if there is one. Empty if there are no
+// differences. The path of the data may change, but the contents may not.
 std::string differences(const Settings& old, const Settings& now);
 
 }  // namespace qkv::app

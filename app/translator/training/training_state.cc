@@ -18,10 +18,10 @@ namespace qkv::app {
 namespace {
 
 // Counters that earlier versions did not write to the state file. If absent, they start at 0.
-constexpr std::string_view kLater[] = {"run.line_done", "run.line_updates", "run.clipped",
-                                       "run.valid_seconds"};
-// The best parameters' BLEU. Earlier versions did not write it to the state file; if absent, it
-// is unknown.
+constexpr std::string_view kLaterCounters[] = {"run.line_done", "run.line_updates", "run.clipped",
+                                               "run.valid_seconds"};
+// The name of the best parameters' BLEU in the state file. Earlier versions did not write it; if
+// absent, the BLEU is unknown.
 constexpr const char* kBestBleu = "run.best_bleu";
 
 // Calls visit(name, number) for each number in Counts; `name` is its name in the state file.
@@ -94,8 +94,8 @@ bool all_finite(const Tensor& tensor) {
                                            : all(tensor.values<double>());
 }
 
-// The translator's parameters as Adam's constructor takes them. It reads only names, shapes and
-// types, so the parameters stand in for their own gradients.
+// The translator's parameters as Adam's constructor takes them. The constructor reads only names,
+// shapes and types, so the parameters stand in for the gradients.
 std::vector<TrainedParameter> shapes_of(Translator& translator) {
   return trained_parameters(translator, translator);
 }
@@ -177,7 +177,7 @@ void TrainingState::save(const LockedFolder& folder) {
 
 void TrainingState::write_models(const LockedFolder& folder, bool with_best) {
   if (!with_best) {
-    // The best model on disk is of a validation that the state does not have.
+    // Leave best.safetensors, which is of a validation that the state does not have.
   } else if (with_best_ && stopping.has_best()) {
     const Swapped best(model.translator, best_);
     write_model_file(folder.file(kBestFile), model);
@@ -192,7 +192,8 @@ void TrainingState::restore(const LockedFolder& folder) {
   const ArrayFile file(path);
   for_each_array([&](const std::string& name, Tensor& tensor) { file.read(name, tensor); });
   for_each_count(counts, [&](const char* name, auto& number) {
-    if (std::ranges::find(kLater, name) != std::end(kLater) && !file.holds(name)) return;
+    const bool may_lack = std::ranges::find(kLaterCounters, name) != std::end(kLaterCounters);
+    if (may_lack && !file.holds(name)) return;
     number = file.number<std::remove_cvref_t<decltype(number)>>(name);
     if (!(number >= 0)) file.refuse(name, "a number from 0", number);
   });

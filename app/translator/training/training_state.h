@@ -26,25 +26,25 @@ inline constexpr const char* kLogFile = "train.jsonl";
 inline constexpr const char* kRunFiles[] = {kConfigFile, kSourceFile, kTargetFile, kSubwordFile,
                                             kModelFile,  kBestFile,   kStateFile,  kLogFile};
 
-// The counters of the state, over all runs in the folder. "The last line" is that of train.jsonl
-// without `end`.
+// The counters of the state, over all runs in the folder. Here "the last line" means the last line
+// of train.jsonl without `end`, and a "time" is a value of spent.seconds.
 struct Counts {
   Spent spent{};
   Index batch = 0;  // batches of the current epoch that are done
-  // Kinds of lines of train.jsonl: 0 for none, 1 without a validation, 2 with one. `line_due` is
-  // not yet written for the last update; `line_done` is what the last update already has.
+  // The kind of line that the last update still needs (`line_due`), and the one that it already has
+  // (`line_done`): 0 for none, 1 for a line without a validation, 2 for one with a validation.
   Index line_due = 0;
   Index line_done = 0;
   Index tokens = 0;      // target tokens since the last line
   double loss = 0;       // sum of the loss over these tokens
   double last_loss = 0;  // loss per token of the last update
   double last_norm = 0;  // gradient norm of the last update, before clipping
-  // The time of the last line, plus the time of validations since: the speed that the next line
-  // states is counted from here.
+  // The time of the last line, plus the duration of validations since: the start of the interval
+  // for which the next line states the speed.
   double line_seconds = 0;
   Index line_updates = 0;  // updates since the last line
   Index clipped = 0;       // updates since the last line whose gradients were clipped
-  // The time of the last validation, or, without a validation set, of the last that was due.
+  // The time of the last validation or, without validation data, of the last one that was due.
   double valid_seconds = 0;
 };
 
@@ -68,8 +68,8 @@ class TrainingState {
   // Writes train.jsonl, the state, the best and the latest model, in this order. Throws
   // OutputError.
   void save(const LockedFolder& folder);
-  // Reads the state of save() and truncates train.jsonl to the length in it. Throws InputError for
-  // files that hold anything else.
+  // Reads the state that save() wrote, and truncates train.jsonl to the length recorded in it.
+  // Throws InputError if the files hold anything else.
   void restore(const LockedFolder& folder);
   // Writes the latest model and, if `with_best`, the best one. The caller passes false if
   // best.safetensors is better than the state's best.

@@ -143,8 +143,8 @@ struct SplitPairs {
   }
 };
 
-// Splits sentence pairs into tokens, some lines at a time on the executor. The result does not
-// depend on the number of threads: it is assembled in the order of the lines.
+// Splits sentence pairs into tokens, a block of kLines lines per task of the executor. The result
+// is assembled in the order of the lines, and so does not depend on the number of threads.
 class PairSplitter {
  public:
   PairSplitter(const Tokenizer& tokenizer, const TrainingOptions& options,
@@ -158,12 +158,13 @@ class PairSplitter {
     std::vector<SplitBlock> blocks(static_cast<std::size_t>(core::divide_up(lines, kLines)));
     for_each_task(options_.executor, std::ssize(blocks), [&](Index n) {
       const Index first = n * kLines;
-      const auto some = std::span(read.pairs)
-                            .subspan(static_cast<std::size_t>(first),
-                                     static_cast<std::size_t>(std::min(kLines, lines - first)));
+      const auto block_lines =
+          std::span(read.pairs)
+              .subspan(static_cast<std::size_t>(first),
+                       static_cast<std::size_t>(std::min(kLines, lines - first)));
       SplitBlock& block = blocks[static_cast<std::size_t>(n)];
       if (style != nullptr) block.style.emplace(options_.tokenization, options_.letters);
-      for (const TextLine& line : some) add_line(read.name, line, block);
+      for (const TextLine& line : block_lines) add_line(read.name, line, block);
     });
     SplitPairs all;
     std::vector<bool> left_out;
@@ -229,7 +230,7 @@ class PairSplitter {
   const std::atomic<bool>* stop_;
 };
 
-// The first `most` different sentences with all their references.
+// The first `most` different source sentences of the pairs, each with all its references.
 std::vector<TranslatedSentence> first_sentences(std::span<const TextLine> pairs, Index most) {
   Sentences sentences;
   std::vector<Index> firsts;
@@ -246,7 +247,8 @@ std::vector<TranslatedSentence> first_sentences(std::span<const TextLine> pairs,
   return result;
 }
 
-// Learns subwords from both texts, so that names and numbers have equal pieces in both languages.
+// Learns subwords from sources and targets together, so that names and numbers have equal pieces in
+// both languages.
 Subwords learned_subwords(const std::vector<TextLine>& pairs, const TrainingOptions& options,
                           const TrainingHooks& hooks) {
   std::size_t n = 0;

@@ -52,8 +52,8 @@ void check_options(const TrainingOptions& o) {
   learning_rate(o.schedule, 1);
 }
 
-// A path as config.json keeps it: absolute, except for standard input.
-std::string kept_path(const std::string& path) {
+// A path as config.json has it: absolute, except for standard input.
+std::string stored_path(const std::string& path) {
   return path.empty() || path == "-" ? path : std::filesystem::absolute(path).string();
 }
 
@@ -81,10 +81,11 @@ void check_same_run(const LockedFolder& folder, const Settings& now) {
 }
 
 // The subword model of the run in the folder; empty if the options use no subwords, or if the run
-// has neither a model nor a saved state: then a model will be learned. Throws InputError for a
-// malformed model. Without a model, throws RunMismatch if settings that do not depend on the data
-// differ, and InputError if there is a state.
-std::optional<Subwords> kept_subwords(const LockedFolder& folder, const TrainingOptions& options) {
+// has neither a subword model nor a saved state, so that a model is still to be learned. Throws
+// InputError for a malformed model. Without a model, throws RunMismatch if settings that do not
+// depend on the data differ, and InputError if there is a state.
+std::optional<Subwords> stored_subwords(const LockedFolder& folder,
+                                        const TrainingOptions& options) {
   if (options.tokenization != Tokenization::kSubword) return std::nullopt;
   const std::string path = folder.file(kSubwordFile);
   if (folder.holds(kSubwordFile)) {
@@ -95,14 +96,15 @@ std::optional<Subwords> kept_subwords(const LockedFolder& folder, const Training
     }
   }
   if (!folder.holds(kConfigFile)) return std::nullopt;
-  // Learning takes time, so first the settings that are known without the data are compared.
-  const std::string config = folder.file(kConfigFile);
-  RunConfig same = config_of(read_config(config), config);
-  const Index sizes[] = {same.options.model.source_tokens, same.options.model.target_tokens};
-  same.options = options;
-  same.options.model.source_tokens = sizes[0];
-  same.options.model.target_tokens = sizes[1];
-  check_same_run(folder, settings_of(same));
+  // Learning takes time, so the settings of `options` are compared before it. What depends on the
+  // data is not known yet: those values are taken from the run.
+  const std::string path_of_config = folder.file(kConfigFile);
+  RunConfig config = config_of(read_config(path_of_config), path_of_config);
+  const Index sizes[] = {config.options.model.source_tokens, config.options.model.target_tokens};
+  config.options = options;
+  config.options.model.source_tokens = sizes[0];
+  config.options.model.target_tokens = sizes[1];
+  check_same_run(folder, settings_of(config));
   if (folder.holds(kStateFile)) {
     throw InputError(path, "is missing: without it this run cannot be resumed");
   }
@@ -130,7 +132,7 @@ void set_up(const LockedFolder& folder, const RunConfig& config, const Translati
   }
 }
 
-// Copies the subword model of the first rank, if it has one.
+// Copies the first rank's subword model, if there is one, to the other ranks.
 void share(Ranks& ranks, std::optional<Subwords>& subwords) {
   std::string bytes = subwords ? subwords->bytes() : "";
   ranks::broadcast(ranks, bytes);
@@ -162,7 +164,7 @@ void check_together(Ranks& ranks, const std::string& folder) {
   });
 }
 
-// Throws unless this rank has the first one's data and options.
+// Throws RunMismatch unless this rank has the data and options of the first rank.
 void check_as_first(Ranks& ranks, const std::string& data, const Settings& own) {
   std::string line = settings_line(own);
   ranks::broadcast(ranks, line);
@@ -170,10 +172,10 @@ void check_as_first(Ranks& ranks, const std::string& data, const Settings& own) 
     const Settings of_first = settings_of_line(data, 1, line);
     std::string changed = differences(of_first, own);
     for (const char* name : {"after", "save_every", "keep"}) {
-      const SettingValue one = *find_setting(of_first, name);
-      const SettingValue other = *find_setting(own, name);
-      if (!changed.empty() || json_text(one) == json_text(other)) continue;
-      changed = fmt::format("{}: {} -> {}", option_of(name), json_text(one), json_text(other));
+      const std::string first = json_text(*find_setting(of_first, name));
+      const std::string here = json_text(*find_setting(own, name));
+      if (!changed.empty() || first == here) continue;
+      changed = fmt::format("{}: {} -> {}", option_of(name), first, here);
     }
     if (changed.empty()) return;
     throw RunMismatch(fmt::format("the data or settings are not those of rank 0: {}", changed));
@@ -207,14 +209,14 @@ TrainingReport train_translation(const TrainingOptions& options, const std::stri
     if (!is_first) return;
     folder.emplace(folder_path);
     check_folder(*folder);
-    subwords = kept_subwords(*folder, options);
+    subwords = stored_subwords(*folder, options);
   });
   share(ranks, subwords);
   ranks::agreed(ranks, [&] {
     data = read_translation_data(options, subwords, own_hooks);
     config = {options, data.train.facts, data.valid.facts, data.subword_hash};
-    config.options.data = kept_path(options.data);
-    config.options.valid = kept_path(options.valid);
+    config.options.data = stored_path(options.data);
+    config.options.valid = stored_path(options.valid);
     config.options.model.source_tokens = data.source.size();
     config.options.model.target_tokens = data.target.size();
     training.emplace(config.options, data, is_first ? &*folder : nullptr, own_hooks,
@@ -261,8 +263,8 @@ TrainingOptions options_of_run(const std::string& folder, const TrainingOptions&
     if (value == nullptr) {
       throw Error("options_of_run", "given", "must be names of settings, got " + app::quoted(name));
     }
-    const auto kept = std::ranges::find(settings, name, &Setting::name);
-    if (kept != settings.end()) kept->value = *value;
+    const auto setting = std::ranges::find(settings, name, &Setting::name);
+    if (setting != settings.end()) setting->value = *value;
   }
   TrainingOptions options = config_of(settings, path).options;
   options.executor = typed.executor;

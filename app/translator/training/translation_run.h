@@ -35,29 +35,31 @@
 //                       without validation data, the latest
 //   state.safetensors   the state: parameters, the best ones, Adam's moments, counters
 //   train.jsonl         a line for each epoch, each validation, and each end of a run
-//   checkpoint-N.safetensors   the parameters when the last validations were due, if requested
+//   checkpoint-N.safetensors   if requested: the parameters after update N, when a validation was
+//                       due; only the last ones stay
 //
 // Each file is written to a temporary name, synced and renamed, so that it is either the complete
-// old or the complete new one. The state alone determines where a run stands; it holds the
-// parameters, so it needs no other file to match it. A save writes train.jsonl first, then the
-// state, then best and model. If the process ends between two of them, nothing is lost: resuming
-// truncates train.jsonl to the length recorded in the state and rewrites best and model from the
-// state.
+// old or the complete new one. The state alone determines where a run stands: it holds the
+// parameters, so that no other file need match it. A save writes train.jsonl, then the state, then
+// best.safetensors and model.safetensors. If the process ends between two of these writes, nothing
+// is lost: resuming truncates train.jsonl to the length recorded in the state, and rewrites the two
+// models from the state.
 //
 // The parameters of an interrupted and resumed run are bit-identical to those of an uninterrupted
 // one, for any number of threads: batches depend on (seed, epoch), dropout on (seed, update,
 // micro-batch), and the learning rate on the update; a batch is split into micro-batches by its
-// size alone, and their gradients are summed in a fixed tree. A budget is not part of the
-// configuration: where a run ends does not change its updates. Validations do not change
-// parameters; where they are due by time, the clock affects which parameters are the best or kept,
-// and when early stopping ends the run. The validation at the end of a budget is in train.jsonl,
-// marked as such, and takes no part in early stopping: an uninterrupted run would not have it.
+// size alone, and their gradients are summed in a fixed tree. A resumed run may have another
+// budget: where a run ends does not change its updates. Validations do not change parameters. If
+// they are due by time, the clock decides which parameters are validated and written to
+// checkpoints, and when early stopping ends the run. The validation at the end of a run is marked
+// as such in train.jsonl, and takes no part in early stopping: an uninterrupted run would not have
+// it.
 namespace qkv::app {
 
 // The options of a run.
 struct TrainingOptions {
   // The path of the training data: tab-separated text, one sentence pair per line; "-" is standard
-  // input. The folder keeps the absolute path, so that the run can be resumed from any directory.
+  // input. config.json has the absolute path, so that the run can be resumed from any directory.
   std::string data{};
   std::string valid{};      // path of the validation data; empty: none
   Index source_column = 0;  // index of the source's column, from 0
@@ -83,7 +85,7 @@ struct TrainingOptions {
   // The interval of validations, each of which writes a line to train.jsonl. A time is counted from
   // the end of one validation to the next, over all runs in the folder.
   Budget validate_every{.epochs = 1};
-  // The number of validation sentences, from the first, that are translated.
+  // The most validation sentences to translate; the first ones are taken.
   Index valid_translate = 2000;
   BestBy best = BestBy::kBleu;  // the criterion for the best validation
   // The run ends after that many validations in a row without improvement; 0: never.
@@ -92,15 +94,15 @@ struct TrainingOptions {
 
   // The following options may change from one run in the folder to the next.
   Budget after{.epochs = 10};         // the budget of all runs together
-  Budget save_every{.updates = 500};  // in epochs, updates or seconds; the end always saves
-  // The number of last checkpoints to keep, which are written when a validation is due, even
-  // without validation data.
+  Budget save_every{.updates = 500};  // the interval of saves; a run also saves at its end
+  // The number of checkpoints to keep: the last ones. A checkpoint is written when a validation is
+  // due, even without validation data.
   Index keep = 0;
   Executor executor{};
   // The processes that train together, each on its part of a batch; null: this one alone. The
-  // parameters have the same bits for any number. All call train_translation() with equal options;
-  // all read the data, which cannot be standard input; the first has the folder and calls the
-  // hooks.
+  // parameters have the same bits for any number of processes. All of them call train_translation()
+  // with equal options, and read the data, which cannot be standard input. Only the first one uses
+  // the folder and calls the hooks (but for lone_error, which any of them may call).
   Ranks* ranks = nullptr;
 };
 
@@ -111,7 +113,7 @@ struct TrainingProgress {
   Index batches = 0;
   double loss = 0;                       // per target token, of the last update
   double tokens_per_second = 0;          // target tokens, with end tokens, in this run
-  std::optional<double> seconds_left{};  // until the first budget ends
+  std::optional<double> seconds_left{};  // until the first limit of the budget; empty: no limits
 };
 
 // A sentence of the validation data, its translation by the model and its first reference.
@@ -127,8 +129,8 @@ struct ValidationSample {
 struct ValidationScore {
   double loss = 0;  // its exponential is the perplexity
   double bleu = 0;  // 0 to 100, as `qkv score` computes it
-  // Whether BLEU can rank translations: it needs four tokens, so that with shorter references only
-  // wrong translations have a BLEU above 0.
+  // True if BLEU can rank translations, that is if a reference has the four tokens that BLEU needs:
+  // with shorter references, only wrong translations have a BLEU above 0.
   bool has_bleu = false;
   Index exact = 0;  // translations that equal a reference
   Index translated = 0;
@@ -150,14 +152,14 @@ struct TrainingValidation {
 struct TrainingHooks {
   std::function<void(const TrainingProgress&)> progress{};
   std::function<void(const TrainingValidation&)> validation{};
-  // Called with a sentence on each data file of which lines were skipped, on validation pairs that
-  // are training pairs, and on a validation that resuming discards.
+  // Called with a warning about each data file of which lines were skipped, about validation pairs
+  // that are training pairs, and about a validation that resuming discards.
   std::function<void(const std::string&)> warning{};
-  // Called before subwords are learned, which may take long: with the counts of pieces and of
-  // sentence pairs.
+  // Called before subwords are learned, which may take long, with the number of pieces to learn and
+  // of the sentence pairs to learn from.
   std::function<void(Index pieces, Index pairs)> learning{};
-  // Called before an error is thrown of which the other ranks do not know: this rank's process must
-  // end them.
+  // Called before an error is thrown that the other ranks do not know of: the callee must end the
+  // processes of all ranks.
   std::function<void()> lone_error{};
   // If it becomes true, the run is saved and ends. It may be null and must outlive the call. With
   // several ranks, any rank's flag ends the run, after an update or during a validation.
@@ -177,7 +179,7 @@ struct TrainingReport {
   Index target_tokens = 0;
   Index parameters = 0;
   double loss = 0;  // per target token, of the last update
-  // The validation of the latest parameters.
+  // The validation of the latest parameters; empty if they were not validated.
   std::optional<ValidationScore> valid{};
   Quality best{};                  // of best.safetensors
   BestBy best_by = BestBy::kBleu;  // the criterion for the best
@@ -212,8 +214,8 @@ QKV_API TrainingReport train_translation(const TrainingOptions& options, const s
 // True if the folder holds a run, that is a config.json.
 QKV_API bool holds_run(const std::string& folder);
 
-// The options with which the run in a folder resumes: its own, except for the settings that `given`
-// names as config.json does ("learning_rate"), which are taken from `typed`, as is the executor.
+// The options with which the run in a folder resumes. The executor and the settings named in
+// `given`, as in config.json ("learning_rate"), are those of `typed`; all others are the run's.
 // train_translation() checks that the result is the same run. Throws InputError for a folder
 // without a run or with a config.json that cannot be read; Error for an unknown name.
 QKV_API TrainingOptions options_of_run(const std::string& folder, const TrainingOptions& typed,

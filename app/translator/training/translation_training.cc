@@ -138,7 +138,7 @@ void Training::run() {
 }
 
 // Validates and saves at the end of a run. A run with a larger budget would not validate here, so
-// this must not affect what a resumed run computes; it adds a line to train.jsonl.
+// the validation must not affect what a resumed run computes; it only adds a line to train.jsonl.
 void Training::finish() {
   if (!is_stopped_) look_at_flag();
   bool validated = false;
@@ -169,7 +169,7 @@ void Training::loop() {
     if (is_save_due()) save();
     if (is_over()) return;
     update();
-    tell();
+    report_progress();
   }
 }
 
@@ -369,7 +369,7 @@ Quality Training::quality() {
   return quality;
 }
 
-// Validates the current parameters. False if the flag was set meanwhile.
+// Validates the current parameters. Returns false if the flag was set meanwhile.
 bool Training::try_to_score() {
   try {
     score();
@@ -380,7 +380,7 @@ bool Training::try_to_score() {
   }
 }
 
-void Training::tell() const {
+void Training::report_progress() const {
   if (!hooks_.progress) return;
   const Counts& counts = state_.counts;
   TrainingProgress progress;

@@ -17,8 +17,8 @@
 
 namespace qkv::app {
 
-// One run in a folder: its data, its state, and the training loop. Several ranks take equal steps,
-// each with the whole state; the first has the folder and the clock.
+// One run in a folder: its data, its state, and the training loop. All ranks take the same updates,
+// each with the whole state; only the first has the folder and a clock that counts.
 class Training {
  public:
   // `options` must have the sizes of the vocabularies; `folder` is null on all ranks but the
@@ -61,7 +61,7 @@ class Training {
   void check_finite() const;
   const ValidationScore& score();
   Quality quality();
-  void tell() const;
+  void report_progress() const;
   std::vector<CurvePoint> curve_if_end_was_best() const;
   void warn_of_ignored_validation(std::vector<CurvePoint> points) const;
   void check_nothing_is_lost() const;
@@ -80,7 +80,7 @@ class Training {
 
   // State of this run alone, which is not saved.
   std::optional<Index> resumed_{};
-  bool is_stopped_ = false;  // whether the flag was set on any rank when the ranks last looked
+  bool is_stopped_ = false;  // true if the flag was set on any rank when the ranks last looked
   TrainingPace pace_{};
   Index saved_update_ = 0;
   double saved_seconds_ = 0;

@@ -70,7 +70,7 @@ CorpusScore compare(std::span<const TranslatedSentence> sentences,
   return corpus_score(counts);
 }
 
-// Whether a reference has as many tokens as the longest n-grams of BLEU.
+// True if a reference has at least as many tokens as the longest n-grams of BLEU.
 bool has_bleu(std::span<const TranslatedSentence> sentences) {
   return std::ranges::any_of(sentences, [](const TranslatedSentence& sentence) {
     return std::ranges::any_of(sentence.text.references, [](const std::string& reference) {
@@ -79,8 +79,8 @@ bool has_bleu(std::span<const TranslatedSentence> sentences) {
   });
 }
 
-// Gives every rank the results of all. Before, a rank has the losses and translations of its own
-// batches; its other losses are zero and its other translations empty.
+// Gives every rank the results of all ranks. On entry, a rank has the losses and translations of
+// its own batches; other losses are zero, and other translations empty.
 void share(Ranks& ranks, std::vector<TranslationLoss>& losses,
            std::vector<std::string>& translations) {
   if (ranks.count() == 1) return;
@@ -100,7 +100,7 @@ void share(Ranks& ranks, std::vector<TranslationLoss>& losses,
   }
 }
 
-// The sentence shown after an update, by multiplicative hashing (Knuth, volume 3, section 6.4).
+// The index of the sentence to show, by multiplicative hashing (Knuth, volume 3, section 6.4).
 // Validations often occur at multiples of some number of updates; update % count could then show
 // the same few sentences.
 std::size_t sample_of(Index update, std::size_t count) {
@@ -115,7 +115,7 @@ ValidationScore validate(const TranslationModel& model, const EncodedPairs& pair
   std::vector<TranslationLoss> losses(batches.size());
   const std::vector<Index> sentence_of_pair = sentences_of_pairs(pairs);
   std::vector<std::string> translations(pairs.sentences.size());
-  // Batches are in the order of length: every rank gets short and long ones.
+  // Batches ascend in length: every rank gets short and long ones.
   std::vector<Index> mine;
   for (Index n = ranks.rank(); n < std::ssize(batches); n += ranks.count()) mine.push_back(n);
   bool is_cancelled = false;

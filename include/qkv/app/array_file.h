@@ -63,7 +63,7 @@ QKV_API std::optional<ArrayFormat> array_format(std::string_view path);
 QKV_API std::vector<NamedArray> read_arrays(const std::string& path,
                                             const std::atomic<bool>* stop = nullptr,
                                             std::optional<ArrayFormat> only = std::nullopt);
-// Writes the arrays in that format. `kNpy` takes exactly one array, whose name is not kept.
+// Writes the arrays in that format. `kNpy` takes exactly one array, whose name is not written.
 QKV_API void write_arrays(const std::string& path, ArrayFormat format,
                           std::span<const NamedView> arrays);
 
@@ -72,8 +72,9 @@ QKV_API void write_arrays(const std::string& path, ArrayFormat format,
 // and Fortran order and either byte order, with float16, float32, float64, bool, integers, '<U' and
 // '|S' text. Files are written atomically: a temporary file is renamed into place at the end.
 // Header sizes are checked against the file's size before memory is allocated. Reading throws
-// InputError with the byte, writing OutputError. Writing throws Error for an array that a file
-// cannot hold (complex numbers, text that is not UTF-8 or ends in a zero character).
+// InputError with the position (in bytes) of what is wrong. Writing throws OutputError, and Error
+// for an array that a file cannot hold (complex numbers, text that is not UTF-8 or ends in a zero
+// character).
 QKV_API void write_npy(const std::string& path, const ArrayView& array);
 QKV_API Array read_npy(const std::string& path, const std::atomic<bool>* stop = nullptr);
 
@@ -85,11 +86,11 @@ QKV_API std::vector<NamedArray> read_npz(const std::string& path,
                                          const std::atomic<bool>* stop = nullptr);
 
 // Hugging Face's safetensors files. All number types are stored unchanged, including bfloat16;
-// tensors are aligned, and equal arrays give bit-identical files. Text is stored in the file's
-// metadata under its name, as JSON: an array of strings, arrays of such arrays, or a single string.
-// Reading returns such metadata as text, after the tensors, and ignores other metadata. Names are
-// unique. Tensors of other types (F8_E4M3, C64, ...) are returned as Unread; their sizes are
-// checked if the format has the type.
+// tensors are aligned, and equal arrays give bit-identical files. An array of text is stored in the
+// file's metadata under the array's name, as JSON: an array of strings, arrays of such arrays, or a
+// single string. Reading returns such metadata as text, after the tensors, and ignores other
+// metadata. Names are unique. Tensors of other types (F8_E4M3, C64, ...) are returned as Unread;
+// their sizes are checked if the safetensors format defines the type.
 QKV_API void write_safetensors(const std::string& path, std::span<const NamedView> arrays);
 QKV_API std::vector<NamedArray> read_safetensors(const std::string& path,
                                                  const std::atomic<bool>* stop = nullptr);

@@ -40,7 +40,7 @@ struct AttentionFile {
   std::vector<Tokens> src{};         // tokens of the keys: none, or N lists of Tk
   std::vector<Tokens> tgt{};         // tokens of the queries: none, or N lists of Tq
   bool same_tokens = false;          // true if the file has no `tgt`, Tq = Tk and `rows` is empty
-  std::vector<Index> rows{};  // the query of each row, Tq ascending; empty if row i is query i
+  std::vector<Index> rows{};  // the query of each row, [Tq] ascending; empty if row i is query i
   std::vector<std::string> axes{};  // names of the rows and of the columns: none or two
   Strings line{};                   // the sentence of each example, [N]; without values if absent
   Strings translation{};            // the translation of each example's sentence, [N]

@@ -16,17 +16,17 @@ namespace qkv::app {
 // One example of a page: all its maps have one shape. Rows are queries, columns are keys.
 struct PageExample {
   std::string title{};                 // such as the sentence; may be empty
-  Index number = 0;                    // its index in its file
+  Index number = 0;                    // the example's index in its file
   ConstView weights{};                 // [L,H,Tq,Tk], a real dtype; the memory stays the caller's
   ConstView allowed{};                 // [L,H,Tq,Tk] bool, false where masked; absent: no masking
   ConstView other{};                   // maps of the same shape to compare with; absent: none
-  ConstView other_allowed{};           // as `allowed`, of `other`
+  ConstView other_allowed{};           // like `allowed`, for `other`
   std::vector<std::string> queries{};  // Tq tokens, UTF-8; none: the page shows the indices
   std::vector<std::string> keys{};     // Tk tokens
-  std::vector<Index> query_indices{};  // the index of each row in its file; none: from 0
-  std::vector<Index> key_indices{};
-  // The mean entropy in nats of each map's rows, [L,H], if the maps are pooled: that of the rows
-  // before pooling. None: the page shows the entropy of the rows it has.
+  std::vector<Index> query_indices{};  // Tq: each row's query in the file; none: 0, 1, ...
+  std::vector<Index> key_indices{};    // Tk: each column's key in the file; none: 0, 1, ...
+  // If the maps are pooled: the mean entropy in nats of each map's rows before pooling, [L,H]. If
+  // empty, the page shows the entropy of the rows that it has.
   std::vector<double> entropies{};
   std::vector<std::string> notes{};  // facts about what was reduced or hidden, and warnings
 };

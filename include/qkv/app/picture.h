@@ -13,11 +13,11 @@
 
 namespace qkv::app {
 
-// How a weight w maps to a place on the colour bar: w, sqrt(w), or log(w) over four decades.
+// The position of a weight w on the colour bar grows with w, sqrt(w), or log(w) over four decades.
 enum class ColourScale { kLinear, kSqrt, kLog };
 
-// The part of a picture that has a colour range of its own, from its smallest number (or 0) to its
-// largest: all maps together, each map, or each row of each map.
+// The numbers that share a colour range, from the smallest of them (or 0) to the largest: those of
+// all maps, of a map, or of a row of a map.
 enum class ColourRange { kAll, kMap, kRow };
 
 // The colours of numbers. Blue is the default (violet to yellow on terminals); grey is for
@@ -36,9 +36,9 @@ struct Panel {
   ConstView allowed{};  // [Tq,Tk] bool, false where masked; absent: no masking
 };
 
-// A picture of attention maps, independent of the renderer. All panels share one shape and one bar.
-// Masked and non-finite cells look different from each other and from every number, and so do cells
-// of 0 unless the bar extends below 0.
+// A picture of attention maps, independent of the renderer. All panels share one shape and one
+// colour bar. Masked and non-finite cells look different from each other and from every number, and
+// so do cells of 0 unless the bar extends below 0.
 struct Picture {
   std::string title{};
   std::vector<Panel> panels{};
@@ -54,20 +54,19 @@ struct Picture {
   ColourRange range = ColourRange::kAll;
   Colours colours = Colours::kBlue;
   // The ends of the range kAll. If absent, `highest` is the largest finite weight, and `lowest` is
-  // 0 or the smallest negative weight. Numbers outside have the colour of the nearer end, and the
-  // legend says how far they go.
-  // `lowest` must be absent for kRedBlue, which is centred at 0, and above 0 on a logarithmic
-  // scale.
+  // 0 or the smallest negative weight. Numbers outside of the range have the colour of the nearer
+  // end, and the legend gives the farthest of them. `lowest` must be absent for kRedBlue, which is
+  // centred at 0, and above 0 on a logarithmic scale.
   std::optional<double> highest{};
   std::optional<double> lowest{};
-  int columns = 0;  // panels in a row; 0: automatic (terminals: as many as fit)
+  int columns = 0;  // panels side by side; 0: automatic (terminals: as many as fit)
   CellTitles cell_titles = CellTitles::kUsual;
   // The font of SVG, PNG and PDF; empty: DejaVu Sans Mono, for whose widths the layout is made.
   std::string font{};
 };
 
 // A terminal's colours: none (maps are plain characters), the 256 colours of xterm, or 24 bits.
-// With colours and Unicode, long maps have two rows on a line.
+// With colours and Unicode, a line of text shows two rows of a long map.
 enum class TerminalColours { kNone, k256, k24Bit };
 
 struct TerminalStyle {

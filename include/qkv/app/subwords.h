@@ -25,13 +25,13 @@ enum class SubwordAlgorithm {
 };
 
 // A subword model: pieces of words that SentencePiece (Kudo and Richardson 2018) learned from text,
-// kept as one of its model files. Every text can be split: a character that no piece contains is
-// written as the bytes of its UTF-8, which are pieces too ("<0xC3>"). A Subwords object is
-// immutable. Copies share the model, and threads may use it together.
+// in the form of one of its model files. Every text can be split: a character that no piece
+// contains is written as the bytes of its UTF-8, which are pieces too ("<0xC3>"). A Subwords object
+// is immutable. Copies share the model, and threads may use it together.
 class QKV_API Subwords {
  public:
   // Throws Error for bytes that are not a model with learned pieces after the four special tokens
-  // of Vocabulary and 256 bytes, or whose model uses any other feature of SentencePiece.
+  // of Vocabulary and the 256 byte pieces, and for a model with other features of SentencePiece.
   explicit Subwords(std::string_view bytes);
 
   // The model as one of SentencePiece's model files, which `spm_encode --model` reads.

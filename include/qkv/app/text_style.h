@@ -69,7 +69,7 @@ class QKV_API TextStyleBuilder {
   std::map<std::string, SpaceCounts> marks_{};
   // Counts of spellings, by lower case.
   std::unordered_map<std::string, std::map<std::string, Index>> forms_{};
-  Index starts_[2] = {0, 0};  // sentences that start with a small letter, with a capital
+  Index starts_[2] = {0, 0};  // sentences that start with a small letter, and with a capital
 };
 
 }  // namespace qkv::app

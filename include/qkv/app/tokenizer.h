@@ -39,8 +39,8 @@ class QKV_API Tokenizer {
   // The tokens of a text. A text may be typed or typeset: ’ and ‘ are read as ', “ and ” as ", and
   // so are their low and prime forms. Throws Error for text that is not UTF-8.
   std::vector<std::string> split(std::string_view text) const;
-  // The tokens of a text in its own case. If their number differs from that of split(), or the
-  // tokens are subwords, the result is that of split().
+  // The tokens of a text, with the letter case of the text. If there are more or fewer of them than
+  // split() gives, or if the tokens are subwords, the result is that of split().
   std::vector<std::string> split_as_typed(std::string_view text) const;
   // The text of the tokens, in the tokens' own letter case. Words are spaced as people
   // write: `Hi , " Tom " !` gives `Hi, "Tom"!`, which restores text that follows the style, except

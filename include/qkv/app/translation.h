@@ -10,8 +10,8 @@
 // The results of a translator's search, and its options.
 namespace qkv::app {
 
-// The translation of one source. If no hypothesis can be continued because of NaN logits before one
-// has ended, there are no tokens, and the log-probability is NaN.
+// The translation of one source. If NaN logits prevent all hypotheses from being continued before
+// any has ended, there are no tokens, and the log-probability is NaN.
 struct Translation {
   // The target tokens, with the end token if it was reached, never padding or the start token.
   std::vector<std::int32_t> tokens;
@@ -26,13 +26,13 @@ struct Translation {
   std::vector<std::int32_t> unknown_sources{};
 };
 
-// The searches that compute log-probabilities of tokens in addition to their order.
+// Says when a search computes log-probabilities, and not only the order of tokens.
 enum class SearchScores {
   kAlways,
-  kIfCompared,  // not a greedy search, whose log-probability is then NaN
+  kIfCompared,  // if hypotheses are compared; a greedy search gives the log-probability NaN
 };
 
-// Whether Translation::unknown_sources is filled.
+// Says whether Translation::unknown_sources is filled.
 enum class UnknownSources { kIgnored, kFound };
 
 struct SearchOptions {

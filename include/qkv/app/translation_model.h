@@ -34,7 +34,7 @@ enum class UnknownTokens {
   kKept,  // "<unk>" stays
   // "<unk>" becomes the source token, as typed, with the largest attention weight at its step.
   kCopied,
-  kCopiedIfLooked,  // as kCopied with attention, as kKept without
+  kCopiedIfLooked,  // kCopied if the model has attention, else kKept
 };
 
 // A text's translation, with the tokens behind it.
@@ -55,7 +55,7 @@ inline constexpr Index kMostSourceTokens = 4096;
 
 // Translates each text independently of the others. A text without visible characters has a
 // translation without tokens, of probability 1, and without attention. Throws Error for invalid
-// UTF-8, for kCopied with a model that has no attention, and whatever Translator::translate()
+// UTF-8, for kCopied with a model that has no attention, and for whatever Translator::translate()
 // rejects.
 QKV_API std::vector<TranslatedText> translate(
     const TranslationModel& model, std::span<const std::string> texts, const SearchOptions& options,
@@ -67,7 +67,7 @@ struct TextPair {
   std::string target{};
 };
 
-// The loss, summed over the target tokens, each target's end token among them; without dropout.
+// The loss without dropout, summed over the target tokens, including each target's end token.
 // Throws Error for invalid UTF-8.
 QKV_API TranslationLoss loss(const TranslationModel& model, std::span<const TextPair> pairs,
                              Context& context);

@@ -65,26 +65,26 @@ struct TranslationLoss {
 };
 
 // Visits the parameters of all parts, either of the layers themselves or of their gradients. A tied
-// weight is listed once, as the target embedding's. It is initialised with the output layer's
-// fan-in, so that the first logits are small.
+// weight is listed once, as the target embedding's; initialise() gives it the range of the output
+// layer's fan-in, so that the first logits are small.
 template <class Parts, class Visit>
 void list_translator(Parts& parts, const std::string& prefix, const Visit& visit) {
   const auto part = [&](const char* name, auto& layer) {
     auto& parameters = qkv::detail::parameters_of(layer);
     std::remove_cvref_t<decltype(parameters)>::list(parameters, prefix + name, visit);
   };
-  const auto some = [&](const char* name, auto& layer) {
+  const auto part_if_any = [&](const char* name, auto& layer) {
     if (layer) part(name, *layer);
   };
   part("source_embedding.", parts.source_embedding);
   part("encoder.", parts.encoder);
   part("start.", parts.start);
-  some("attention.", parts.additive);
-  some("attention.", parts.bilinear);
-  some("attention.q.", parts.query);
-  some("attention.k.", parts.key);
-  some("attention.v.", parts.value);
-  some("attention.o.", parts.merge);
+  part_if_any("attention.", parts.additive);
+  part_if_any("attention.", parts.bilinear);
+  part_if_any("attention.q.", parts.query);
+  part_if_any("attention.k.", parts.key);
+  part_if_any("attention.v.", parts.value);
+  part_if_any("attention.o.", parts.merge);
   const Tensor& embedding = qkv::detail::parameters_of(parts.target_embedding).weight;
   const bool tied = !qkv::detail::parameters_of(parts.output).weight.given();
   const auto for_output = [&](const char* name, auto& layer) {
@@ -146,8 +146,8 @@ struct TranslatorGradients {
 };
 
 // The encoder-decoder. At step i the decoder attends to the source with its state s_{i-1}. The
-// context c_i and the previous token determine its next state. The output layer reads that state,
-// c_i and the previous token.
+// context c_i and the previous token determine the next state s_i. The readout and the output layer
+// compute logits from s_i, c_i and the previous token.
 class QKV_API Translator {
  public:
   // Parameters are zero until they are initialised or read. Throws Error for invalid sizes.
@@ -163,8 +163,9 @@ class QKV_API Translator {
   // not in their vocabulary and for sentence pairs without tokens. `run` advances if the pass
   // succeeds.
   TranslationLoss loss(std::span<const TokenPair> pairs, RunState& run, Context& context) const;
-  // Returns the loss of the targets, and overwrites `gradients` with those of its member `loss` (a
-  // sum, not a mean). `gradients` must hold all arrays of zero_gradients().
+  // Returns the loss of the targets, and overwrites `gradients` with the gradients of
+  // TranslationLoss::loss (a sum, not a mean). `gradients` must hold all arrays of
+  // zero_gradients().
   TranslationLoss loss_and_gradients(std::span<const TokenPair> pairs, RunState& run,
                                      TranslatorGradients& gradients, Context& context) const;
   // One translation for each source, in order. A source's result does not depend on the others.

@@ -53,13 +53,13 @@ class QKV_API Vocabulary {
   Index size() const noexcept { return kSpecials + static_cast<Index>(tokens_.size()); }
   // The tokens without the special ones.
   std::span<const CountedToken> tokens() const noexcept { return tokens_; }
-  // Throws Error for an id that is not below size().
+  // Throws Error for an id that is not in [0, size()).
   const std::string& token(std::int32_t id) const;
 
   // The ids of the tokens, followed by the end token.
   std::vector<std::int32_t> encode(std::span<const std::string> tokens) const;
   // The tokens of the ids before the first end token; special tokens appear as they are spelled.
-  // Throws Error for an id that is not below size().
+  // Throws Error for an id among them that is not in [0, size()).
   std::vector<std::string> decode(std::span<const std::int32_t> ids) const;
 
  private:

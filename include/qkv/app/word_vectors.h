@@ -20,8 +20,8 @@ using Spellings = std::vector<std::string>;
 
 struct WordVectorOptions {
   Index width = 0;  // numbers per line; 0: from the header, or the first line if there is none
-  // Number of similar spellings reported for each word without a vector, among the first 1,000
-  // requested words.
+  // The number of similar spellings to report for a word without a vector, if the word is among the
+  // first 1,000 requested ones.
   int near = 5;
   const std::atomic<bool>* stop = nullptr;  // polled; if set, Cancelled is thrown
   // Called about once per MiB with the bytes read and the bytes in total, or -1 if unknown. The

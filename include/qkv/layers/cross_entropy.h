@@ -28,7 +28,7 @@ struct CrossEntropyOutputs {
 class QKV_API CrossEntropy {
  public:
   // The numbers that the backward pass needs. The logits are the caller's and must not change until
-  // the backward pass. A Saved can be reused; its memory is kept if sizes are equal.
+  // the backward pass. A Saved can be used again; its memory is reused if sizes are equal.
   struct Saved {
     ConstView logits{};
     Tensor targets{};               // [N] int64, copied
@@ -59,8 +59,8 @@ class QKV_API CrossEntropy {
                const CrossEntropyOutputs& outputs, Context& context) const;
   // dlosses [N] has any strides (0: one number for all rows); dlogits [N,V] becomes
   //   dx_nv = dloss_n ((1 - e) w_t (p_nv - [v = t_n]) + (e/V) (p_nv sum_u w_u - w_v)).
-  // dlogits may be the logits themselves (with equal memory and strides) with Write::kOverwrite,
-  // which destroys them.
+  // With Write::kOverwrite, dlogits may be the logits themselves (equal memory and strides): the
+  // gradients then replace them.
   void backward(const Saved& saved, const ConstView& dlosses, const View& dlogits,
                 Write write = Write::kOverwrite) const {
     Context context;

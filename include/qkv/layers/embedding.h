@@ -25,8 +25,8 @@ class QKV_API Embedding {
       visit(BasicParameter<T>{prefix + "weight", self.weight, 1});
     }
   };
-  // The ids that the backward pass needs. A Saved can be reused; its memory is kept if sizes are
-  // equal.
+  // The ids that the backward pass needs. A Saved can be used again; its memory is reused if sizes
+  // are equal.
   struct Saved {
     Tensor ids{};      // int64, copied
     Index tokens = 0;  // tokens() of the layer that wrote this; 0: no forward pass, or it threw

@@ -33,13 +33,13 @@ struct GruParameters {
   static void list(Self& self, const std::string& prefix, const Visit& visit) {
     using T = std::conditional_t<std::is_const_v<Self>, const Tensor, Tensor>;
     const Index fan_in = detail::size_or_zero(self.weight_hh, 1);
-    const auto one = [&](const char* name, T& value) {
+    const auto visit_one = [&](const char* name, T& value) {
       visit(BasicParameter<T>{prefix + name + self.suffix, value, fan_in});
     };
-    one("weight_ih", self.weight_ih);
-    one("weight_hh", self.weight_hh);
-    one("bias_ih", self.bias_ih);
-    one("bias_hh", self.bias_hh);
+    visit_one("weight_ih", self.weight_ih);
+    visit_one("weight_hh", self.weight_hh);
+    visit_one("bias_ih", self.bias_ih);
+    visit_one("bias_hh", self.bias_hh);
   }
 };
 
@@ -101,8 +101,8 @@ class QKV_API Gru {
     std::vector<Index> lengths{};
   };
   // Prepacked weights, for many passes between which the parameters do not change. Several threads
-  // may use one Packed at the same time. The second tensor of each pair is absent unless
-  // bidirectional.
+  // may use one Packed at the same time. The second tensor of ih and of hh is absent unless the
+  // layer is bidirectional.
   struct Packed {
     GruConfig config{};  // config() of the layer whose pack() made this
     Tensor ih[2]{};

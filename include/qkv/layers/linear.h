@@ -57,8 +57,8 @@ class QKV_API PackedLinear {
  public:
   // `parameters` and `context` must outlive the object. Throws Error as Linear does.
   PackedLinear(const LinearParameters& parameters, Context& context);
-  // Uses a weight [out,in] that another layer owns; the bias [out] may be absent. Both must outlive
-  // the object.
+  // Uses a weight [out,in] that another layer owns; the bias [out] may be absent. The weight, the
+  // bias and the context must outlive the object.
   PackedLinear(const Tensor& weight, const Tensor& bias, Context& context);
   // Computes on another context. Both objects share the prepacked weights, so that several threads
   // may compute at the same time, each on a context of its own.

@@ -82,10 +82,10 @@ class QKV_API MultiHeadAttention {
     Dropout dropout{};
   };
 
-  // Parameters are zero until initialised or written. Throws Error if width or heads is below 1, a
-  // size that may be 0 is negative, heads do not divide width (split form), key_heads do not divide
-  // heads, both sinks and zero_attn are set, dropout is not in [0,1), or the dtype is neither
-  // float32 nor float64.
+  // Parameters are zero until initialised or written. Throws Error if width or heads is below 1,
+  // key_width, value_width or key_heads is negative, heads do not divide width (split form),
+  // key_heads do not divide heads, both sinks and zero_attn are set, dropout is not in [0,1), or
+  // the dtype is neither float32 nor float64.
   explicit MultiHeadAttention(const MultiHeadConfig& config);
   const MultiHeadConfig& config() const noexcept { return config_; }
   Parameters& parameters() noexcept { return parameters_; }

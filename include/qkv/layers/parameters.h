@@ -10,11 +10,11 @@
 #include <qkv/export.h>
 #include <qkv/tensor.h>
 
-// The parameters of a layer are a struct of tensors with one list of them,
+// The parameters of a layer are a struct of tensors with one function that visits all of them,
 //   template <class Self, class Visit>
 //   static void list(Self& self, const std::string& prefix, const Visit& visit);
-// Everything that iterates over parameters visits that list. The gradients of a layer have the same
-// type, and so the same order and names.
+// Everything that iterates over parameters uses this function. The gradients of a layer have the
+// same type as the parameters, and so the same order and names.
 namespace qkv {
 
 // One entry of a list. AnyTensor is Tensor or const Tensor.
@@ -27,7 +27,8 @@ struct BasicParameter {
 
 namespace detail {
 
-// Returns a layer's parameters; an argument that is parameters or gradients is returned itself.
+// Returns a layer's parameters, or the argument itself if it is not a layer but parameters or
+// gradients.
 template <class L>
 auto& parameters_of(L& layer) {
   if constexpr (requires { layer.parameters(); }) {
@@ -87,10 +88,10 @@ Index parameter_count(const L& layer) {
 
 // Draws each parameter uniformly from (-b, b), b = 1/sqrt(fan_in), as PyTorch's nn.Linear does for
 // weights and biases (He et al. 2015, eq. 15 with a negative slope of sqrt(5)). The numbers are
-// Philox4x32-10 of (seed; element, index of the parameter): bit-identical on all machines, in
-// float32 the rounded float64 ones, and unaffected by parameters added later. `first` is the index
-// of the layer's first parameter in its model. Returns the index after that of the layer's last
-// parameter. Layers with equal seed and `first` start equal.
+// Philox4x32-10 of (seed; element, index of the parameter): they are bit-identical on all machines,
+// and do not depend on parameters added later; float32 parameters are the rounded float64 ones.
+// `first` is the index of the layer's first parameter in its model. Returns the index after that of
+// the layer's last parameter. Layers of one shape with equal seed and `first` start equal.
 template <class L>
 Index initialise(L& layer, std::uint64_t seed, Index first = 0) {
   for_each_parameter(

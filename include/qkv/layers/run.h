@@ -54,7 +54,7 @@ struct LayerInputGradients {
 
 // The state that a layer without projections saves in the forward pass for the backward pass. The
 // views refer to the caller's arrays: inputs, masks and `out` must not change until the backward
-// pass is done. An AttentionSaved can be reused for another forward pass; its memory is kept if
+// pass is done. An AttentionSaved can be used for another forward pass; its memory is reused if
 // sizes are equal.
 struct AttentionSaved {
   LayerInputs inputs{};

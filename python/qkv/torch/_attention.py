@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple, TypeVar
 import torch
 
 from .. import _functions
-from .._mods import ScoreMod, made_of_torch
+from .._mods import ScoreMod, replace_functions
 from .._results import of_call, results
 from .._words import unknown_keyword
 from . import _cuda
@@ -74,7 +74,9 @@ class _Call:
         return arguments
 
     def differentiable(self) -> Tuple[str, ...]:
-        """The names of the differentiable results; weights after dropout are not differentiable."""
+        """The names of the differentiable results; "weights" may be those after dropout, which are
+        not differentiable.
+        """
         if self.others["return_weights"] == "dropped":
             return ("out", "lse")
         return ("out", "weights", "lse")
@@ -141,11 +143,11 @@ class _Attention(torch.autograd.Function):  # type: ignore[misc]
         of_results = (given.get("out"), given.get("lse"), given.get("weights"))
         given_ones = [x for x in of_results if x is not None]
         if any(map(is_batched, given_ones)) or wants_operator(given_ones, of_call=False):
-            return (None, *_by_operator(ctx.call, needed, of_results, ctx.saved_tensors))
+            return (None, *_gradients_by_operator(ctx.call, needed, of_results, ctx.saved_tensors))
         return (None, *_Gradient.apply(ctx.call, needed, *of_results, *ctx.saved_tensors))
 
 
-def _by_operator(call: _Call, needed: Any, of_results: Any, saved: Any) -> Any:
+def _gradients_by_operator(call: _Call, needed: Any, of_results: Any, saved: Any) -> Any:
     """Computes the gradients of the call's tensors through qkv::attention_backward."""
     require_operator()
     *tensors, out, lse = saved
@@ -161,7 +163,7 @@ def _by_operator(call: _Call, needed: Any, of_results: Any, saved: Any) -> Any:
 
 
 def _slot(name: str, call: _Call, given: List[Any]) -> Optional[int]:
-    """The index among the operator's tensors of the call's tensor `name`; None without one."""
+    """The index of the call's tensor `name` among the operator's tensors; None if it has none."""
     if not name.startswith("captured."):
         return TENSORS.index(name) if name in TENSORS else None
     tensor = call.others["score_mod"]._tensors[name[len("captured.") :]]
@@ -262,7 +264,7 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: Optional[torch.Tensor], **opt
     if (callable(options.get("score_mod")) or callable(options.get("mask_mod"))) and not (
         wants_operator([x for x in (q, k, v) if isinstance(x, Tensor)])
     ):
-        made_of_torch(options)
+        replace_functions(options)
     if (  # fast path: the overhead matters for small calls
         isinstance(q, Tensor)
         and isinstance(k, Tensor)
@@ -331,16 +333,16 @@ def _operator_call(arguments: Dict[str, Any]) -> Any:
                 raise TypeError(f"attention() got an unexpected keyword argument '{name}'")
             raise unknown_keyword("attention", name, _KNOWN)
     if is_compiling():
-        return _by_operator_of(arguments)
+        return _through_operator(arguments)
     try:
-        return _by_operator_of(arguments)
+        return _through_operator(arguments)
     except Exception as error:
         if not str(error).startswith("attention: "):
             refuse_kinds(arguments)
         raise
 
 
-def _by_operator_of(arguments: Dict[str, Any]) -> Any:
+def _through_operator(arguments: Dict[str, Any]) -> Any:
     refuse_tensors(arguments)
     if torch.is_grad_enabled():
         refuse_gradients(arguments)
@@ -356,7 +358,8 @@ def _by_operator_of(arguments: Dict[str, Any]) -> Any:
     return packaged(fields, arguments["v"] is not None, torch.ops.qkv.attention(*every))
 
 
-# qkv.attention without near_words, with which attention() repeats calls that raise TypeError.
+# qkv.attention without its decorator near_words. After a TypeError, attention() tries its other
+# paths.
 _bare = _functions.attention.__wrapped__  # type: ignore[attr-defined]
 _KNOWN = {"q", "k", "v", *_functions.DEFAULTS}
 

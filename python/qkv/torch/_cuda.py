@@ -42,11 +42,12 @@ def is_on_gpu(x: torch.Tensor) -> bool:
 def refuse_gradients(
     options: Dict[str, Any], inputs: Sequence[Any], needing: Collection[str]
 ) -> None:
-    """Raises ValueError if one of the tensors `needing` a gradient has none on a GPU.
+    """Raises ValueError if an argument that needs a gradient gets none on a GPU.
 
     Args:
-        options: those of the call, at least score and heads.
+        options: options of the call, at least score and heads.
         inputs: q, k and v.
+        needing: names of the arguments that need a gradient.
     """
     product = "float32 product" if inputs[0].dtype == torch.float32 else "16-bit product"
     kind = "additive" if options["score"] == "additive" else product
@@ -58,7 +59,7 @@ def refuse_gradients(
                 f"attention: {shown} requires a gradient, but for CUDA tensors {kind} scores have "
                 f"those of {', '.join(_WITH_GRADIENT[kind])} only; detach it or use torch.no_grad()"
             )
-    axes = -2 if options["heads"] is not None else -3  # of rows, heads and channels
+    axes = -2 if options["heads"] is not None else -3  # the axes behind the batch axes
     batches = {name: x.shape[:axes] for name, x in zip("qkv", inputs) if x is not None}
     most = max(map(math.prod, batches.values()))
     for name in needing:
@@ -132,7 +133,7 @@ def attention_backward(
 
 
 def _checked(given: Dict[str, Any]) -> Dict[str, Any]:
-    """The arguments; raises ValueError for threads, or for one of _ON_HOST not on the CPU."""
+    """The arguments; ValueError if threads is given or a tensor of _ON_HOST is not on the CPU."""
     device = given["q"].device
     for name in _ON_HOST:
         x = given[name]

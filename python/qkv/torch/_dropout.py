@@ -26,7 +26,8 @@ def attend(
 ) -> Tuple[torch.Tensor, Optional[torch.Tensor]]:
     """Calls `attention` of (q, k, v) with dropout p in [0,1]; returns out and weights.
 
-    The weights are those after dropout, of q's dtype, and have a gradient; None if not needed.
+    The weights are those after dropout, in q's dtype, and have a gradient; they are None if not
+    needed.
     """
     if p == 0 and not need_weights:  # a short path, since decoding calls this for every token
         return attention(*inputs, **options), None

@@ -25,7 +25,7 @@ def _score_mod(function: Any, call: Call) -> OfCall:
 
 
 def _listed(count: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
-    """Lists of blocks of keys [B,H,blocks of queries,n] as booleans: whether each is listed."""
+    """Whether each block of keys is listed, [B,H,blocks of queries,n]; a list has count indices."""
     n = indices.shape[-1]
     is_listed = torch.arange(n, device=indices.device) < count[..., None]
     dense = torch.zeros(*indices.shape[:-1], n + 1, dtype=torch.bool, device=indices.device)
@@ -78,13 +78,13 @@ def of_block_mask(word: str, mask: Any, query: torch.Tensor, key: torch.Tensor) 
     full = torch.zeros_like(partial)
     if mask.full_kv_num_blocks is not None:
         full = _listed(mask.full_kv_num_blocks, mask.full_kv_indices)
-    asks = mask.mask_mod is not noop_mask
-    function = mask.mask_mod if asks else None
+    has_function = mask.mask_mod is not noop_mask
+    function = mask.mask_mod if has_function else None
     has_entries, has_heads = partial.shape[0] > 1, partial.shape[1] > 1
 
     def by_blocks(at: Any) -> Any:
         place = (at.b if has_entries else 0, at.h if has_heads else 0, at.i // high, at.j // wide)
-        if not asks:
+        if not has_function:
             return partial[place] | full[place]
         return full[place] | (partial[place] & function(at.b, at.h, at.i, at.j))  # type: ignore
 
@@ -94,7 +94,7 @@ def of_block_mask(word: str, mask: Any, query: torch.Tensor, key: torch.Tensor) 
     if is_compiling() or is_recorded():  # which blocks are listed is not known
         return {"mask_mod": OfCall(by_blocks, call)}
     options: Dict[str, Any] = {
-        "mask_mod": MaskMod(everywhere if asks and bool(partial.all()) else by_blocks, call)
+        "mask_mod": MaskMod(everywhere if has_function and bool(partial.all()) else by_blocks, call)
     }
     left, right = _reach(partial | full, high, wide)
     window = (left if left < queries - 1 else -1, right if right < keys - 1 else -1)

@@ -32,18 +32,18 @@ class _Looker:
 
     def __init__(self, model: torch.nn.Module, layers: Tuple[Which, ...], asked: Asked) -> None:
         self.thread = threading.get_ident()
-        self.depth = len(running())  # of modules that run already
+        self.depth = len(running())  # the number of modules that run already
         self.names = {id(module): name for name, module in model.named_modules()}
         self.layers = layers  # empty for all
         self.asked = asked
         self.seen = Seen()
-        self.wanted: Dict[str, bool] = {}
+        self.wanted: Dict[str, bool] = {}  # whether a layer that attended is recorded, by name
         for name, module in model.named_modules():
             if _before_compile(module) is not None or _is_compiled_in_place(module):
                 note_compiled(self.seen, name)
 
     def knows(self, module: torch.nn.Module) -> bool:
-        """Whether the module belongs to the model and runs on self.thread.
+        """Whether the module is part of the model and runs on self.thread.
 
         Notes in self.seen that a module of the model ran compiled or on another thread.
         """
@@ -59,7 +59,7 @@ class _Looker:
         return name is not None
 
     def take(self, modules: List[torch.nn.Module], q: Any, k: Any, v: Any, options: Any) -> None:
-        """Records a call of attention by the innermost of `modules` that belongs to the model."""
+        """Records a call of attention by the innermost of `modules` that is part of the model."""
         name = next((self.names[id(m)] for m in reversed(modules) if self.knows(m)), None)
         if name is None:
             return
@@ -88,7 +88,7 @@ class _Looker:
 
 
 class _Look(ContextDecorator):
-    """Enters a new looker for each `with`; may be entered by several threads, and may be nested."""
+    """Makes a looker for each `with`; several threads may enter it, and it may be nested."""
 
     def __init__(self, model: torch.nn.Module, layers: Tuple[Which, ...], asked: Asked) -> None:
         self._looks_at = (model, layers, asked)
@@ -115,7 +115,7 @@ class _Look(ContextDecorator):
         self._inside.remove(looker)
         _leave(looker)
         if looker.thread == thread and not any(one.thread == thread for one in WATCHERS):
-            del running()[looker.depth :]  # hooks do not remove modules that Ctrl-C ended
+            del running()[looker.depth :]  # modules that Ctrl-C ended, which hooks do not remove
         if error is None:
             looker.check_layers()
 

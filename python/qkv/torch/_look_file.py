@@ -42,9 +42,9 @@ def call_arrays(calls: Dict[str, Any], labels: Labels) -> Dict[str, Any]:
     arrays["axes"] = np.array(["queries", "keys"])
     arrays["layers"] = np.array(list(calls))
     arrays["heads"] = np.array(first.heads)
-    # Pictures number heads from 0, so the quantity names the layer's heads if only some are kept.
+    # Pictures number heads from 0, so the quantity names the heads if only some were recorded.
     is_part = first.heads != tuple(range(len(first.heads)))
-    kept = [f"heads {', '.join(map(str, first.heads))} of the layer"] if is_part else []
+    limits = [f"heads {', '.join(map(str, first.heads))} of the layer"] if is_part else []
     if drawn == "pooled":
         if labels.keys is not None or labels.queries is not None:
             raise ValueError(
@@ -53,18 +53,18 @@ def call_arrays(calls: Dict[str, Any], labels: Labels) -> Dict[str, Any]:
         m, n = first.pooled.shape[2:]
         arrays["tgt"], arrays["src"] = _ranges(first.queries, m), _ranges(first.keys, n)
     else:
-        rows = sorted(set(first.rows))  # in a file rows are in order and occur once
+        rows = sorted(set(first.rows))  # a file has rows in order, each once
         if drawn == "top":
             rows = list(range(first.queries))
             arrays["attn"] = _whole(arrays["top_weights"], arrays["top_keys"], first.keys, labels)
             if first.top.keys.shape[-1] < first.keys:
-                kept.insert(0, f"{first.top.keys.shape[-1]} largest of a row, others as 0")
+                limits.insert(0, f"{first.top.keys.shape[-1]} largest of a row, others as 0")
         else:
             arrays["attn"] = arrays["attn"][..., [first.rows.index(row) for row in rows], :]
         arrays["rows"] = np.array(rows, np.int64)
         arrays["tgt"], arrays["src"] = _token_arrays(first, rows, labels)
-    if kept:
-        arrays["quantity"] = np.array([f"weight ({'; '.join(kept)})"])
+    if limits:
+        arrays["quantity"] = np.array([f"weight ({'; '.join(limits)})"])
     return arrays
 
 

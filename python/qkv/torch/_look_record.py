@@ -124,7 +124,7 @@ def _sequence_axis(options: Dict[str, Any]) -> int:
 
 
 def _resolved(what: str, indices: Any, count: int, name: str) -> Tuple[int, ...]:
-    """The indices with negative ones counted from the end; all for None."""
+    """The indices with negative ones counted from the end; all indices for None."""
     if indices is None:
         return tuple(range(count))
     for index in indices:

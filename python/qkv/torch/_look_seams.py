@@ -53,11 +53,11 @@ def _replace(holder: Any, name: str, watched: Callable[[Any], Any]) -> None:
     original = getattr(holder, name, None)
     if original is not None:  # this version of the library may not have the function
         _ORIGINALS.append((holder, name, original))
-        setattr(holder, name, _standing(watched, original))
+        setattr(holder, name, _replacement(watched, original))
 
 
 @cache  # keeps every replacement alive, as scripted_as() requires
-def _standing(watched: Callable[[Any], Any], original: Any) -> Any:
+def _replacement(watched: Callable[[Any], Any], original: Any) -> Any:
     function = wraps(original)(watched(original))
     scripted_as(function, original)
     return function
@@ -107,7 +107,7 @@ def _multi_head(original: Any) -> Any:
         given = signature.bind(*arguments, **options)
         given.apply_defaults()
         if not given.arguments["need_weights"]:
-            return original(*arguments, **options)  # this calls scaled_dot_product_attention
+            return original(*arguments, **options)  # this calls a function that is watched
         # With need_weights, is_causal is only a hint: attn_mask has the causal mask.
         alike = {**given.arguments, "need_weights": False, "is_causal": False}
         probe(original, **alike)
@@ -121,7 +121,7 @@ def _native_multi_head(original: Any) -> Any:
     def called(*arguments: Any, **options: Any) -> Any:
         if not is_compiling() and running():
             query, _, _, _, heads, weight, bias = arguments[:7]
-            mask, kind = _of_native(arguments, options, 9, "mask", 12, "mask_type")
+            mask, kind = _mask_of(arguments, options, 9, 12)
             _native(query, heads, (weight, bias), mask, kind)
         return original(*arguments, **options)
 
@@ -135,18 +135,17 @@ def _native_layer(original: Any) -> Any:
             norm_first, eps, norm_weight, norm_bias = arguments[8:12]
             if norm_first:
                 x = layer_norm(x, (width,), norm_weight, norm_bias, eps)
-            mask, kind = _of_native(arguments, options, 18, "mask", 19, "mask_type")
+            mask, kind = _mask_of(arguments, options, 18, 19)
             _native(x, heads, (weight, bias), mask, kind)
         return original(*arguments, **options)
 
     return called
 
 
-def _of_native(
-    arguments: Tuple[Any, ...], options: Dict[str, Any], at: int, name: str, then: int, second: str
-) -> Tuple[Any, Any]:
-    mask = arguments[at] if len(arguments) > at else options.get(name)
-    return mask, arguments[then] if len(arguments) > then else options.get(second)
+def _mask_of(arguments: Tuple[Any, ...], options: Dict[str, Any], at: int, kind_at: int) -> Any:
+    """The mask and its type, which are arguments number `at` and `kind_at`, or options."""
+    mask = arguments[at] if len(arguments) > at else options.get("mask")
+    return mask, arguments[kind_at] if len(arguments) > kind_at else options.get("mask_type")
 
 
 def _native(x: torch.Tensor, heads: int, projection: Tuple[Any, Any], mask: Any, kind: Any) -> None:
@@ -170,7 +169,7 @@ def _native(x: torch.Tensor, heads: int, projection: Tuple[Any, Any], mask: Any,
             masks["mask"] = ~hidden
     modules = running()
     owner = [m for m in modules[-1].children() if getattr(m, "in_proj_weight", 0) is projection[0]]
-    modules.extend(owner[:1])  # the layer calls the operator itself, not its attention module
+    modules.extend(owner[:1])  # the attention module, which a layer's fast path does not call
     try:
         q, k, v = linear(x, *projection).chunk(3, -1)
         probe(attention, q, k, v, heads=heads, **masks)
@@ -185,7 +184,8 @@ def _native(x: torch.Tensor, heads: int, projection: Tuple[Any, Any], mask: Any,
 def _get_interface(original: Any) -> Any:
     def called(self: Any, attn_implementation: Any, default: Any) -> Any:
         found = original(self, attn_implementation, default)
-        if is_compiling() or attn_implementation == RING:  # attends to other processes' keys
+        # RING attends to keys of other processes, too.
+        if is_compiling() or attn_implementation == RING:
             return found
         return _watched(found, is_eager=found is default)
 

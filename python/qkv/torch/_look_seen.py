@@ -36,7 +36,7 @@ class Top(NamedTuple):
 
 
 class _Results(ABC):
-    """The results as attributes; AttributeError names the request for one that was not recorded."""
+    """The results as attributes; for one not recorded, AttributeError says how to request it."""
 
     @abstractmethod
     def _result(self, name: str) -> Any:
@@ -300,7 +300,7 @@ def arrays_of(calls: Dict[str, Call], queries: Any, keys: Any) -> Dict[str, Any]
 
 
 def _without_layers(arrays: Dict[str, Any]) -> Dict[str, Any]:
-    """The arrays of one layer as [B,heads,..], so that a picture does not number it."""
+    """The arrays of one layer as [B,heads,..], so that a picture does not number the layer."""
     return {**arrays, "attn": arrays["attn"][:, 0], "order": "examples,heads"}
 
 

@@ -122,7 +122,7 @@ def _backward(gradients: Any, tensors: Any, plain: Any, wanted: str) -> Tuple[An
     )
     found = {name[1:]: x for name, x in got._asdict().items()}
     found.update((f"params.{name}", x) for name, x in (got.dparams or {}).items())
-    for name in set(names) & set(CAPTURED):  # an array read but not used gets zeros
+    for name in set(names) & set(CAPTURED):  # an array that is read but not used gets zeros
         x = None if got.dcaptured is None else got.dcaptured.get(of_captured.get(name, ""))
         found[name] = torch.zeros_like(tensors[TENSORS.index(name)]) if x is None else x
     nothing = tensors[0].new_empty

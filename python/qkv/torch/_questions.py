@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decides which calls must go through the operator: those recorded, transformed or faked.
 
-All other calls go directly to `qkv.attention`. Each check below takes tens of nanoseconds.
+All other calls are passed directly to `qkv.attention`. Each check takes tens of nanoseconds.
 """
 
 from typing import Any, Callable, Iterable
@@ -50,7 +50,7 @@ _WITHOUT_MEMORY = _classes() if AVAILABLE else ()
 
 
 def kind_of(x: Any) -> str:
-    """The kind of device that autocast knows the tensor by."""
+    """The kind of the tensor's device, as autocast names it."""
     return "cuda" if x.is_cuda else "cpu"
 
 
@@ -63,7 +63,7 @@ def autocasts(kind: str = "cpu") -> bool:
 
 
 def has_autocast(x: torch.Tensor) -> bool:
-    """Whether a call of x must go through the operator because autocast chooses its dtype."""
+    """Whether a call of x must go through the operator because autocast chooses the dtype."""
     return AVAILABLE and autocasts(kind_of(x))
 
 
@@ -75,7 +75,7 @@ def is_recorded() -> bool:
 def wants_operator(tensors: Iterable[Any], of_call: bool = True) -> bool:
     """Whether a call of these tensors is recorded, transformed or faked, or autocast changes it.
 
-    Autocast does not change a backward pass: there `of_call` is False.
+    Autocast does not change a backward pass, for which `of_call` is False.
     """
     if is_recorded():
         return True

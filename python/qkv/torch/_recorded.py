@@ -52,7 +52,7 @@ class Tape:
         self.numbers: List[Any] = []
 
     def step(self, name: str, inputs: Tuple[Any, ...], options: Dict[str, Any]) -> "Recorded":
-        """Adds a step: the kind and the name of a function, and its arguments."""
+        """Adds a step, the kind and name of a function and its arguments; returns its value."""
         words = [name]
         for x in inputs:
             words.append(self._operand(x))
@@ -61,8 +61,8 @@ class Tape:
         self.steps.append(" ".join(words))
         return Recorded(self, len(self.steps) - 1)
 
-    def element(self, array: Any, places: Tuple[Any, ...]) -> "Recorded":
-        return self.step("read", (array, *places), {})
+    def element(self, array: Any, indices: Tuple[Any, ...]) -> "Recorded":
+        return self.step("read", (array, *indices), {})
 
     def finish(self, result: Any, is_of_call: bool) -> str:
         """The text of the steps so far; the next function starts anew."""
@@ -74,7 +74,7 @@ class Tape:
     def _operand(self, x: Any) -> str:
         """An argument in the text: %step, @array, $integer, #number, a slice of them, or a word."""
         if isinstance(x, Recorded):
-            return f"%{x._place}"
+            return f"%{x._number}"
         if isinstance(x, (torch.Tensor, np.ndarray)):
             return f"@{self._array(x)}"
         if x is None or isinstance(x, bool):
@@ -119,11 +119,11 @@ _OF_ROWS = {
 class Recorded(Expression):
     """A value of a function that is recorded: the result of a step, which may be a row."""
 
-    __slots__ = ("_tape", "_place")
+    __slots__ = ("_tape", "_number")
 
-    def __init__(self, tape: Tape, place: int) -> None:
+    def __init__(self, tape: Tape, number: int) -> None:
         self._tape = tape
-        self._place = place
+        self._number = number  # of the step
 
     @property
     def _of(self) -> NoReturn:  # type: ignore[override]
@@ -140,8 +140,8 @@ class Recorded(Expression):
         )
 
     def __getitem__(self, index: Any) -> Any:
-        places = index if isinstance(index, tuple) else (index,)
-        return self._tape.step("item", (self, *places), {})
+        indices = index if isinstance(index, tuple) else (index,)
+        return self._tape.step("item", (self, *indices), {})
 
     def astype(self, dtype: Any) -> Any:
         return self._tape.step("method astype", (self, dtype), {})
@@ -226,7 +226,8 @@ def _tape_in(inputs: Any) -> Any:
     return None
 
 
-# Python's operators that PyTorch has by another name; torch.export(strict=True) passes them.
+# Python's operators that PyTorch has by other names. torch.export(strict=True) passes these to
+# __torch_function__.
 _OPERATORS = ("truediv", "floordiv", "mod", "and_", "or_", "xor", "lshift", "rshift")
 
 
@@ -256,27 +257,27 @@ class _Recording(TorchFunctionMode):  # type: ignore[misc]
 
 
 def _recorded(tape: Tape, name: str, function: Any) -> str:
-    """The text of a function, score_mod or mask_mod."""
-    made = _CLASSES[name]
+    """The text of a function, which is the option `name`, score_mod or mask_mod."""
+    mod_class = _CLASSES[name]
     if isinstance(function, Detached):  # of a backward pass
         function = function.mod
     is_of_call = isinstance(function, OfCall)
     if isinstance(function, OfCall):
         function = function.function
-    if isinstance(function, made):
+    if isinstance(function, mod_class):
         is_of_call = function._is_of_call
     if not callable(function) or (
-        isinstance(function, (ScoreMod, MaskMod)) and not isinstance(function, made)
+        isinstance(function, (ScoreMod, MaskMod)) and not isinstance(function, mod_class)
     ):
         raise TypeError(f"attention: {name} must be {_FORMS[name]}, got {type(function).__name__}")
-    at = At(*[tape.step("symbol " + place, (), {}) for place in At._fields])
+    at = At(*[tape.step("symbol " + field, (), {}) for field in At._fields])
     symbols = (tape.step("symbol s", (), {}), at) if name == "score_mod" else (at,)
-    call = function._function if isinstance(function, made) else function
+    f = function._function if isinstance(function, mod_class) else function
     if not tape.is_inlined:
-        check_takes(f"{name}: f", call, ("s", "at")[2 - len(symbols) :])
-        call = with_captured_arrays(call, has_tensors=False)
+        check_takes(f"{name}: f", f, ("s", "at")[2 - len(symbols) :])
+        f = with_captured_arrays(f, has_tensors=False)
     with _Recording():
-        result = call(*symbols)
+        result = f(*symbols)
     if result is None:
         raise TypeError(f"{name}: f must return an expression, got None")
     return tape.finish(result, is_of_call)
@@ -347,16 +348,16 @@ def _tensor(array: Any, is_inlined: bool) -> torch.Tensor:
 
 
 def call_of(query: torch.Tensor, key: torch.Tensor) -> Call:
-    """The call of query [B,H,Tq,D] and key [B,G,Tk,D]."""
-    working = torch.float64 if query.dtype == torch.float64 else torch.float32
-    return Call((*query.shape[:3], key.shape[2]), working)
+    """What is known of a call of query [B,H,Tq,D] and key [B,G,Tk,D]."""
+    score_dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
+    return Call((*query.shape[:3], key.shape[2]), score_dtype)
 
 
 # ---- in the kernels -----------------------------------------------------------------------------
 
 
 class _Replay:
-    """A function of `qkv.score_mod` or `qkv.mask_mod` that does the steps of a text."""
+    """A function for `qkv.score_mod` or `qkv.mask_mod` that does the steps of a text."""
 
     def __init__(self, text: str, arrays: List[Any], integers: Any, numbers: Any) -> None:
         self._lines = text.split("\n")
@@ -379,12 +380,12 @@ class _Replay:
                 values.append(known[words[0]])
                 continue
             if kind == "read":
-                array, *places = (self._value(word, values) for word in words)
-                values.append(read(array, tuple(places)))
+                array, *indices = (self._value(word, values) for word in words)
+                values.append(read(array, tuple(indices)))
                 continue
             if kind == "item":
-                x, *places = (self._value(word, values) for word in words)
-                values.append(x[tuple(places) if len(places) > 1 else places[0]])
+                x, *indices = (self._value(word, values) for word in words)
+                values.append(x[tuple(indices) if len(indices) > 1 else indices[0]])
                 continue
             name, *words = words
             inputs = [self._value(word, values) for word in words if "=" not in word]
@@ -448,24 +449,24 @@ def _attribute(x: Any, name: str) -> Any:
     return getattr(x if isinstance(x, Expression) else expression_of(x), name)
 
 
-def _mod_of(made: Any, replayed: _Replay, arguments: Dict[str, Any]) -> Any:
+def _mod_of(mod_class: Any, replayed: _Replay, arguments: Dict[str, Any]) -> Any:
     """A ScoreMod or MaskMod; a text traced for one call takes that call's sizes from q and k."""
     if not replayed.is_of_call:
-        return made(replayed, is_of_torch=True)
+        return mod_class(replayed, is_of_torch=True)
     q, k = arguments["q"], arguments["k"]
     if arguments["layout"] == "bthd":
         q, k = q.transpose(1, 2), k.transpose(1, 2)
-    return made(replayed, call_of(q, k))
+    return mod_class(replayed, call_of(q, k))
 
 
 def replay(arguments: Dict[str, Any]) -> None:
     """Replaces the texts among the arguments of a kernel by functions."""
     arrays = [arguments.pop(name, None) for name in CAPTURED]
     integers, numbers = arguments.pop("mod_integers"), arguments.pop("mod_numbers")
-    for name, made in _CLASSES.items():
+    for name, mod_class in _CLASSES.items():
         if arguments[name] is not None:
             replayed = _Replay(arguments[name], arrays, integers, numbers)
-            arguments[name] = _mod_of(made, replayed, arguments)
+            arguments[name] = _mod_of(mod_class, replayed, arguments)
 
 
 def check(named: Dict[str, Any]) -> None:
@@ -482,9 +483,10 @@ def check(named: Dict[str, Any]) -> None:
     if not all(isinstance(n, int) for n in numbers):
         return
     arrays = [None if x is None else _without_values(x) for x in given]
-    for name, made in _CLASSES.items():
+    for name, mod_class in _CLASSES.items():
         if named[name] is not None:
-            _mod_of(made, _Replay(named[name], arrays, integers, named["mod_numbers"]), named)
+            replayed = _Replay(named[name], arrays, integers, named["mod_numbers"])
+            _mod_of(mod_class, replayed, named)
 
 
 def _without_values(x: torch.Tensor) -> Any:
@@ -495,13 +497,13 @@ def _without_values(x: torch.Tensor) -> Any:
 
 
 def gradient_names(mod: Any) -> Dict[str, str]:
-    """Names in dcaptured of the tensors that a replayed score_mod reads, by names in CAPTURED."""
+    """{name in CAPTURED: name in dcaptured} of the tensors that a replayed score_mod reads."""
     if mod is None:
         return {}
     by_id = {id(x): name for name, x in mod._tensors.items()}
-    places = (
+    ids = (
         (name, id(tensor_of(x)))
         for name, x in zip(CAPTURED, mod._function._arrays)
         if x is not None
     )
-    return {name: by_id[place] for name, place in places if place in by_id}
+    return {name: by_id[of_tensor] for name, of_tensor in ids if of_tensor in by_id}

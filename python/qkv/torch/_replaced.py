@@ -62,14 +62,14 @@ def replaced() -> Iterator[None]:
             f"replaced: PyTorch {torch.__version__} has no torch.nn.functional.{NAME}, which came "
             "with 2.0"
         )
-    _enter(1)
+    _change_depth(1)
     try:
         yield
     finally:
-        _enter(-1)
+        _change_depth(-1)
 
 
-def _enter(step: int) -> None:
+def _change_depth(step: int) -> None:
     global _DEPTH
     with _LOCK:
         _DEPTH += step

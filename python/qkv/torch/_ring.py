@@ -7,7 +7,7 @@ import torch
 
 from .. import _core
 from .._functions import DEFAULTS, Numbers, Window, options_of
-from .._mods import MaskFunction, ScoreFunction, ScoreMod, made_of_torch
+from .._mods import MaskFunction, ScoreFunction, ScoreMod, replace_functions
 from .._ring import WORD, mask_mod_of, score_mod_of, zigzags_of
 from .._words import near_words
 from ._kinds import FLAG, SIZE, check_kinds
@@ -23,12 +23,12 @@ _DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
 def _wide(x: torch.Tensor) -> torch.dtype:
-    """The dtype of sums."""
+    """The dtype of sums and of lse."""
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
 class _RingAttention(torch.autograd.Function):  # type: ignore[misc]
-    """`shared` are the tensors of `call.shared`, which every process has."""
+    """The forward pass; `shared` has the tensors of `call.shared`, which all processes have."""
 
     @staticmethod
     def forward(ctx: Any, call: "_Call", q: Any, k: Any, v: Any, *shared: Any) -> Any:
@@ -66,9 +66,9 @@ class _RingGradient(torch.autograd.Function):  # type: ignore[misc]
         _core.ring_attention_backward(
             q, k, v, (dout, out, lse, dlse), given, call.options, call.placed, call.threads
         )
-        if call.placed[0].rank != 0:  # the sums of all processes are to be added over processes
+        if call.placed[0].rank != 0:  # only rank 0 keeps the sums, as the user adds over processes
             for name, grad in of_shared.items():
-                if name != "bias":  # has this process's rows
+                if name != "bias":  # a bias has only this process's rows
                     grad.zero_()
         return tuple(grads)
 
@@ -243,7 +243,7 @@ def _checked(options: Dict[str, Any], q: torch.Tensor) -> Dict[str, Any]:
                 f"process's rows, [B,T] = [{q.shape[0]},{q.shape[-2]}], got {list(lengths.shape)}"
             )
     options = {**options, "window": window, "key_lengths": lengths}
-    made_of_torch(options)
+    replace_functions(options)
     options["score_mod"] = score_mod_of(options["score_mod"])
     options["mask_mod"] = mask_mod_of(options["mask_mod"])
     _refuse_gradients(options, q.shape[-2])

@@ -9,8 +9,8 @@ import torch.distributed as dist
 
 from .._ring import WORD
 
-# The number of tags of a call, and the number of calls until tags repeat. Each call has its own
-# tags, because ranks may run backward passes in different orders.
+# The number of tags of a call, and the number of calls after which tags repeat. Each call has its
+# own tags, because ranks may run backward passes in different orders.
 _CHANNELS = 4
 _CALLS = 2**20
 
@@ -31,7 +31,7 @@ _waiting = _Waiting()
 
 
 class _Request:
-    """A message being sent or received. Only a thread that waits learns when that is done."""
+    """A message being sent or received. Only a thread that waits for it learns that it is done."""
 
     def __init__(self, done: "Future[Any]", memory: torch.Tensor) -> None:
         self._done = done
@@ -50,7 +50,7 @@ class _Request:
 class GroupRanks:
     """The processes of a group in one call and its backward pass."""
 
-    _numbers: Dict[Any, int] = {}  # of the next call of each group
+    _numbers: Dict[Any, int] = {}  # {group: number of its next call}
 
     def __init__(self, group: Any) -> None:
         self.group = group

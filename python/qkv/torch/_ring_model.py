@@ -75,7 +75,7 @@ _divided: "WeakKeyDictionary[torch.nn.Module, _Divided]" = WeakKeyDictionary()
 
 
 def _positions(lengths: List[int], rank: int, zigzags: int) -> torch.Tensor:
-    """The positions in the whole sequence of a rank's rows; `lengths` are the rows of each rank."""
+    """The positions of a rank's rows in the whole sequence; `lengths`: how many each rank has."""
     if zigzags == 0:
         begin = sum(lengths[:rank])
         return torch.arange(begin, begin + lengths[rank], device="cpu")
@@ -150,8 +150,8 @@ def ring_model(
     model back.
 
     Args:
-        model: a causal language model, or its base model, of a type that is tested: a ValueError
-            lists them. On the CPU.
+        model: a causal language model, or its base model, on the CPU, of a tested type: the
+            ValueError for another type lists them.
         group: the process group; None for the default one. gloo sends tensors of the CPU.
         sharding: as in `ring_attention`.
 
@@ -252,8 +252,8 @@ def _tokens(given: Dict[str, Any]) -> torch.Tensor:
 
 
 def _given(module: Any, arguments: Tuple[Any, ...], named: Dict[str, Any]) -> Dict[str, Any]:
-    """The arguments by name, without None, and without False outside _ALLOWED. Raises for what has
-    no meaning for a part of the rows.
+    """The arguments by name, without None, and without False outside _ALLOWED. Raises for arguments
+    that have no meaning for a part of the rows.
     """
     word = f'attn_implementation="{RING}"'
     names = list(inspect.signature(module.forward).parameters)
@@ -296,7 +296,7 @@ def _given(module: Any, arguments: Tuple[Any, ...], named: Dict[str, Any]) -> Di
 
 
 def _no_mask(*arguments: Any, **options: Any) -> None:
-    """Makes no mask: is_causal and sliding_window say what it would."""
+    """Makes no mask: is_causal and sliding_window say what a mask would."""
     if not options.get("allow_is_causal_skip", True):
         raise ValueError(
             f'attn_implementation="{RING}": {type(options.get("config")).__name__} has a mask '

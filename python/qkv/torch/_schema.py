@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arguments and results of the operator qkv::attention: one list, which everything else visits.
+"""The arguments and results of the operator qkv::attention: all its other code uses this list.
 
 Letters as in `qkv.attention`: B batch, H query heads, Tq queries, Tk keys, D and E widths.
 """
@@ -33,7 +33,7 @@ ON_HOST = ("seed", "rows")
 
 TENSORS = DIFFERENTIABLE + _INDICES
 
-# Everything else that determines the result: its type in a schema, and its default there.
+# Everything else that determines the result: {argument: (type in a schema, default there)}.
 _PLAIN: Dict[str, Tuple[str, str]] = {
     "score": ("str", "'scaled_dot'"),
     "qk_norm": ("float?", "None"),
@@ -86,9 +86,10 @@ def _plain() -> str:
 
 
 def forward_schema() -> str:
-    """q, k, v and the options; `returned` names results other than out and lse, with commas.
+    """q, k, v and the options; `returned` lists results other than out and lse, with commas.
 
-    Last come the number of largest weights, the queries of the column sums, the cells of pooled.
+    The last arguments are the number of largest weights, the queries of the column sums and the
+    numbers of cells of pooled.
     """
     asked = (
         "str returned='', SymInt return_top=0, Tensor? sum_rows=None, SymInt[]? return_pooled=None"
@@ -99,7 +100,7 @@ def forward_schema() -> str:
 
 
 def backward_schema() -> str:
-    """Gradients of results, then the call's arguments; `wanted` names gradients, with commas."""
+    """Gradients of results, then the call's arguments; `wanted` lists gradients, with commas."""
     gradients = "Tensor? dout, Tensor? dlse, Tensor? dweights, Tensor? out, Tensor lse"
     tensors = _given(TENSORS, 2).replace("Tensor? v=None", "Tensor? v")
     results = ", ".join(f"Tensor d{name.replace('.', '_')}" for name in DIFFERENTIABLE)
@@ -118,7 +119,7 @@ def _as_tensor(name: str, value: Any, q: torch.Tensor) -> Optional[torch.Tensor]
         if not 0 <= value < 2**64:
             raise ValueError(f"attention: seed must be in 0 to 2^64-1, got int {value}")
         if value >= 2**63:
-            value -= 2**64  # the same 64 bits
+            value -= 2**64  # an int64 of the same 64 bits
     if name == "rotary_frequencies" and isinstance(value, (list, tuple)):  # as in a plain call
         if any(isinstance(x, (bool, np.bool_)) for x in value):
             raise TypeError(f"attention: {name} must be float32 or float64, got bool")
@@ -156,7 +157,7 @@ def _stacked(x: Any, device: Any, dtype: Optional[torch.dtype] = None) -> torch.
 
 
 def _plain_value(name: str, value: Any) -> Any:
-    """An option as the schema has it."""
+    """An option in the form of the schema."""
     if value is None and name in ("softcap", "dropout"):
         return 0.0
     if name in _NUMBERS and isinstance(value, bool):
@@ -194,7 +195,7 @@ _FIXED = "the graph keeps it as it is when recorded"
 
 
 def _integers(name: str, values: Any) -> List[Any]:
-    """A pair of integers, as a list."""
+    """The integers of an array, list or tuple, as a list; an array must have two."""
     if isinstance(values, (torch.Tensor, np.ndarray)):
         if values.ndim != 1 or values.shape[0] != 2:
             raise TypeError(
@@ -235,9 +236,9 @@ def _tensor_of(arguments: Dict[str, Any], params: Dict[str, Any], name: str) -> 
 
 
 def operands(arguments: Dict[str, Any]) -> Tuple[List[Any], List[Any]]:
-    """The tensors, in the order of TENSORS, and the plain options, in that of PLAIN.
+    """The tensors, in the order of TENSORS, and the plain options, in the order of PLAIN.
 
-    `arguments` has those of `qkv.attention` by name; those that are missing have their default.
+    `arguments` has arguments of `qkv.attention` by name; missing ones have their default.
     """
     params = arguments.get("params") or {}
     unknown = [name for name in params if f"params.{name}" not in TENSORS]
@@ -252,7 +253,7 @@ def operands(arguments: Dict[str, Any]) -> Tuple[List[Any], List[Any]]:
 
 
 def check_devices(tensors: Iterable[Any]) -> None:
-    """Raises if tensors are on different devices, or have no values and others do."""
+    """Raises if tensors are on different devices, or if some have values and others have none."""
     named = dict(zip(TENSORS, tensors))
     q = named["q"].device
     of_q = q.type
@@ -283,7 +284,7 @@ def _may_be_on_host(name: str, x: torch.Tensor) -> bool:
     return x.device.type == "cpu" and (single or name in ON_HOST)
 
 
-# Numbers without a gradient that someone might want to learn.
+# Options that someone might want to learn, but which get no gradient.
 _WITHOUT_GRADIENT = ("scale", "softcap", "rotary_base", "rotary_frequencies", "dropout")
 
 
@@ -334,7 +335,7 @@ def refuse_kinds(arguments: Dict[str, Any]) -> None:
 
 
 def arguments_of(tensors: Iterable[Any], plain: Iterable[Any]) -> Dict[str, Any]:
-    """The arguments for the functions of `qkv` from what operands() returned: detached tensors."""
+    """The arguments for the functions of `qkv`, from what operands() returned; tensors detached."""
     arguments: Dict[str, Any] = {"params": None}
     for name, tensor in zip(TENSORS, tensors):
         if name in ("q", "k", "v") or tensor is not None:
@@ -380,7 +381,7 @@ def refuse_tensors(options: Dict[str, Any]) -> None:
 
 
 def _sum_rows(value: Any) -> Optional[torch.Tensor]:
-    """return_column_sums as the operator has it: the queries, None for all or for no sums."""
+    """return_column_sums as the operator takes it: the queries, or None for all or for no sums."""
     if isinstance(value, (bool, np.bool_)):
         return None
     if not isinstance(value, (list, tuple, range, np.ndarray, torch.Tensor)):
@@ -392,7 +393,7 @@ def _sum_rows(value: Any) -> Optional[torch.Tensor]:
 
 
 def _cells(value: Any) -> Optional[List[Any]]:
-    """return_pooled as the operator has it."""
+    """return_pooled as the operator takes it."""
     if value is None:
         return None
     if not isinstance(value, (list, tuple)) or len(value) != 2:

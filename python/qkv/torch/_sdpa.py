@@ -39,8 +39,9 @@ def scaled_dot_product_attention(
 
     Invalid calls, and calls that the kernels do not compute, are passed to PyTorch's own function,
     with its results and errors. The kernels do not take strided nested tensors, empty tensors
-    (except with D = 0), a scale that is NaN or overflows float32, or tensors on other devices,
-    except bfloat16 and float16 without gradients, of up to 256 channels, on a GPU of `qkv.info()`.
+    (except with D = 0), or a scale that is NaN or overflows float32. Tensors must be on the CPU;
+    or on a GPU of `qkv.info()`, if they are bfloat16 or float16, have at most 256 channels and need
+    no gradients.
 
     Args:
         query, key, value: [..,Tq,D], [..,Tk,D], [..,Tk,E]; leading axes broadcast. Or jagged nested
@@ -53,8 +54,8 @@ def scaled_dot_product_attention(
             drawn from torch's generator. 1 gives all zeros.
         is_causal: whether query i attends to keys 0 to i only (not with attn_mask).
         scale: factor of the scores; None for 1/sqrt(D).
-        enable_gqa: whether key and value may each have fewer heads, a divisor of query's. The axis
-            before the sequence is then the head axis.
+        enable_gqa: whether key and value may each have fewer heads, a divisor of query's number.
+            The axis before the sequence is then the head axis.
 
     Returns:
         [..,Tq,E] of query's dtype. A row that attends to no key is zero. Gradients flow to query,
@@ -134,7 +135,7 @@ def _attend(  # the arguments of PyTorch's function
         return None
     if surely(value.numel() == 0) or any([surely(size == 0) for size in query.shape[:-1]]):
         zeros = query.new_zeros((*query.shape[:-1], value.size(-1)))
-        return None if FUNCTION is not None else zeros  # PyTorch's function, if any, sets the shape
+        return None if FUNCTION is not None else zeros  # PyTorch's function chooses the shape
     aligned = _aligned_groups(query, key, value) if enable_gqa else _aligned(query, key, value)
     if aligned is None:
         return None

@@ -30,9 +30,9 @@ def _heads_first(x: torch.Tensor, layout: str, heads: Any, packed: bool) -> List
 
 
 def _leading(q: Shape, others: Sequence[Shape]) -> List[Any]:
-    """The axes of the result before its rows; the last of them is the head axis.
+    """The axes of the result before its rows; the last of them is the head axis, if there is one.
 
-    The head axis has q's size, or the largest if ranks differ and q has at most one head.
+    The head axis has q's size; if ranks differ and q has at most one head, it has the largest size.
     """
     ranks = {len(q), *(len(x) for x in others)}
     if ranks == {3}:  # [B,T,.], no heads
@@ -122,6 +122,6 @@ def empty_results(
     made = []
     for name in SLOTS:
         dtype = {"out": q.dtype, "top_keys": torch.int64}.get(name, wide)
-        there = name in returned and name in shapes
-        made.append(q.new_empty(shapes[name] if there else (0,), dtype=dtype))
+        is_there = name in returned and name in shapes
+        made.append(q.new_empty(shapes[name] if is_there else (0,), dtype=dtype))
     return tuple(made)

@@ -17,12 +17,12 @@ except ImportError:  # before PyTorch 2.3
 from ._questions import is_compiling
 
 # sdpa_kernel() saves and restores flags of the process, so only one thread at a time may use it.
-# This thread may enter again, by a tensor class that calls PyTorch's function itself.
+# The same thread may enter again, since a tensor class may call PyTorch's function itself.
 _ONE_AT_A_TIME = threading.RLock()
 
 
 def _after_fork() -> None:
-    """Makes a lock for the child, where the thread that holds the old one does not run."""
+    """Makes a lock for the child process, where the thread that holds the old one does not run."""
     global _ONE_AT_A_TIME
     _ONE_AT_A_TIME = threading.RLock()
 
@@ -68,20 +68,20 @@ def as_called(*arguments: Any, **options: Any) -> Any:
     return own(*arguments, **options)
 
 
-def scripted_as(stands_there: Any, original: Any) -> None:
-    """Lets torch.jit.script compile `original` where it finds the replacement `stands_there`.
+def scripted_as(replacement: Any, original: Any) -> None:
+    """Lets torch.jit.script compile `original` where it finds `replacement`.
 
     PyTorch keeps compiled code and writes it to files, so the code must not depend on whether the
-    replacement was active at that moment. The replacement must live as long as the process, since
-    PyTorch remembers its address.
+    replacement was active when it was compiled. The replacement must live as long as the process,
+    since PyTorch remembers its address.
     """
     builtins: Any = getattr(torch.jit, "_builtins", None)  # torch.jit.script looks here first
     operator = builtins and builtins._find_builtin(original)
     if operator:
-        builtins._register_builtin(stands_there, operator)
+        builtins._register_builtin(replacement, operator)
     else:
-        stands_there.__original_fn = original
-        stands_there.__script_if_tracing_wrapper = True
+        replacement.__original_fn = original
+        replacement.__script_if_tracing_wrapper = True
 
 
 def _has_other_backends(query: Any) -> bool:

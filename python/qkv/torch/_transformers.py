@@ -111,8 +111,8 @@ def _forward(
 
     attention_mask is None, a tensor, or a BlockMask.
 
-    It computes the options is_causal, sliding_window, softcap, s_aux or sinks, position_bias and
-    output_attentions. Options in _UNUSED are ignored; any other option raises an error.
+    The function supports the options is_causal, sliding_window, softcap, s_aux or sinks,
+    position_bias and output_attentions. It ignores options in _UNUSED; any other raises an error.
 
     Returns:
         out [B,Tq,H,E], and the weights [B,H,Tq,Tk] or None.

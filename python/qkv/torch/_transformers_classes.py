@@ -11,8 +11,8 @@ import torch
 
 _NAME = "qkv"
 
-# The types of configurations whose models get the masks of "eager": arrays added to the scores.
-# Such masks are made even if the module states that it is causal.
+# The types of configurations whose models get the masks of "eager", which are arrays added to the
+# scores. These masks are made even if the module states that it is causal.
 _MASKED_AS_EAGER: Set[type] = set()
 
 # The definition of an attention layer, not of an output such as
@@ -69,9 +69,9 @@ def _judged(cls: type) -> Tuple[Optional[str], bool]:
         return "has attention of its own, which does not call the attention interface", False
     if not calls:
         return None, False
-    # "sdpa" gets boolean masks, or no mask if module.is_causal suffices. A class that declares
-    # support neither for "sdpa" nor for other implementations may not work with such masks; nor may
-    # one that declares only the latter and casts numbers to the mask's dtype.
+    # "sdpa" gets boolean masks, or no mask if module.is_causal suffices. Two kinds of classes may
+    # not work with such masks: those that declare support neither for "sdpa" nor for other
+    # implementations, and those that declare only the latter and cast numbers to the mask's dtype.
     as_sdpa: bool = cls._supports_sdpa  # type: ignore[attr-defined]
     as_others: bool = cls._supports_attention_backend  # type: ignore[attr-defined]
     ready = as_sdpa or (as_others and not any(_CAST.search(file) for file in files))
@@ -131,7 +131,8 @@ def sees_all(mask: torch.Tensor) -> bool:
 def _asked(config: Any, implementation: Any) -> List[Tuple[Any, Any]]:
     """Each part of a configuration, paired with the implementation that is requested for it.
 
-    In Transformers a string is for all parts; a dictionary names parts, and "" is the whole model.
+    In Transformers, a string is for all parts; a dictionary has names of parts, and "" for the
+    whole model.
     """
     own = implementation
     if isinstance(implementation, dict):

@@ -14,7 +14,7 @@ from ._schema import DIFFERENTIABLE, PLAIN, SLOTS, TENSORS
 
 _N = len(TENSORS)
 
-# Tensors that may have the batch as a further axis; those of _OF_HEADS are shared by all entries.
+# Tensors that may have the batch as a further axis. Tensors in _OF_HEADS are shared by all entries.
 _FOLDED = ("q", "k", "v", "bias", "mask")
 # Results [..,H,Tq] or [..,H,Tk].
 _OF_ROWS = tuple(name for name in SLOTS if AXES.get(name) in ("queries", "keys"))
@@ -41,7 +41,10 @@ def _one_by_one(op: Any, info: Any, in_dims: Any, every: Sequence[Any]) -> Any:
 
 
 class _Folded:
-    """A call with the batch as a further axis: adds it to tensors, takes it off the results."""
+    """A call with the batch as a further axis of tensors and results.
+
+    If the call has no heads, a head axis is added to tensors and removed from results.
+    """
 
     def __init__(self, tensors: Dict[str, Any], axes: Dict[str, Any], size: int) -> None:
         self.tensors, self.axes, self.size = tensors, axes, size

@@ -19,8 +19,8 @@ WATCHERS: List[Any] = []
 class _State(threading.local):
     def __init__(self) -> None:
         self.modules: List[torch.nn.Module] = []  # modules that run now, innermost last
-        self.is_quiet = False  # the call that runs now has been reported already
-        self.is_probing = False
+        self.is_quiet = False  # whether the call that runs now has been reported already
+        self.is_probing = False  # whether a probe runs now
 
 
 _STATE = _State()

@@ -7,10 +7,10 @@
 #include "core/integers.h"
 #include "core/order.h"
 
-// The derivative of the additive score for a block of queries and a block of keys in step 2: with t
-// = tanh(a_iu + b_ju), d s_ij / d a_iu = d s_ij / d b_ju = v_u (1 - t^2). Arrays are [columns of
-// units][rows of the block][kUnitLanes], so that a loop over pairs reads contiguous memory, and
-// belong to the block of keys.
+// Sums over pairs that gradients of the additive score need, for a block of queries and a block of
+// keys in step 2 (backward.h). With projections a_iu of query i and b_ju of key j, and
+// t = tanh(a_iu + b_ju), d s_ij / d a_iu = d s_ij / d b_ju = v_u (1 - t^2). Arrays are [columns of
+// units][rows of the block][kUnitLanes], so that a loop over pairs reads contiguous memory.
 namespace qkv::attn {
 
 using kernels::kUnitLanes;
@@ -47,8 +47,8 @@ class AdditivePairs {
       std::fill_n(sums_.right + c * kColumn, keys_ * kUnitLanes, T(0));
     }
   }
-  // Adds the pairs of `rows` queries from r on and `keys` keys from n on, in one column of units;
-  // ds of the first pair is at ds.data.
+  // Adds the pairs of `rows` queries from r on and `keys` keys from n on to the sums of one column
+  // of units. ds of the first pair is at ds.data.
   void add(Index column, Index r, Index rows, Index n, Index keys,
            const RowsOf<const T>& ds) const {
     const Index left = column * kColumn + r * kUnitLanes;
@@ -58,11 +58,11 @@ class AdditivePairs {
                                 {sums_.left + left, sums_.weights + left, sums_.right + right});
   }
 
-  // For each unit, get sum_j ds_ij (1 - t^2) of query r, and sum_i ds_ij (1 - t^2) of key n.
+  // Write, for each unit, sum_j ds_ij (1 - t^2) of query r, or sum_i ds_ij (1 - t^2) of key n.
   void left_sums(Index r, T* to) const { unload(sums_.left, r, to); }
   void right_sums(Index n, T* to) const { unload(sums_.right, n, to); }
-  // Gets sum_ij ds_ij t over the first `count` queries, per unit.
-  void weights(Index count, T* to) const {
+  // Writes, for each unit, sum_ij ds_ij t over the first `count` queries: for the gradient of v.
+  void v_sums(Index count, T* to) const {
     for (Index c = 0; c < columns_; ++c) {
       T sum[kUnitLanes] = {};
       for (Index r = 0; r < count; ++r) {

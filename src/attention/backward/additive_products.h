@@ -10,8 +10,8 @@
 
 namespace qkv::attn {
 
-// The products of step 2 for the additive score, in place of ds k and ds^T q: ds times the score's
-// derivative, summed over pairs. `sums_` and `row_` belong to the block of keys.
+// Takes the place of the products ds k and ds^T q of step 2 (backward.h) if the score is additive:
+// sums ds times the score's derivative over pairs, for dq, dk and the gradient of v.
 template <class T>
 class AdditiveProducts {
  public:
@@ -25,9 +25,10 @@ class AdditiveProducts {
 
   // Whether the score is additive and some requested gradient needs ds.
   bool are_needed() const { return call_.dot.additive != nullptr && call_.needs_score_gradients(); }
-  // Begins with a block of keys, if the score is additive.
+  // Starts a block of keys, if the score is additive.
   void start(const GradientKeys<T>& keys);
-  // Adds the sums of a block of queries.
+  // Sets dq of a block of queries in query_gradients; adds its sums to dk in key_gradients and to
+  // v_sums.
   void add(const GradientPairs<T>& pairs, const GradientScores<T>& scores,
            QueryGradients<T>& query_gradients, KeyGradients<T>& key_gradients);
 
@@ -70,7 +71,7 @@ void AdditiveProducts<T>::add(const GradientPairs<T>& pairs, const GradientScore
   }
   if (call_.to.q.given()) store_queries(pairs, query_gradients);
   if (call_.sums_v) {
-    sums_.weights(queries.count(), row_);
+    sums_.v_sums(queries.count(), row_);
     g_.add(v_sums_, row_, units);
   }
   if (!call_.to.k.given()) return;
@@ -113,7 +114,7 @@ void AdditiveProducts<T>::store_queries(const GradientPairs<T>& pairs,
   for (Index r = 0; r < queries.count(); ++r) {
     if (!pairs.is_live(r / kTileRows)) continue;
     sums_.left_sums(r, to.dq(r));
-    // A head with a non-finite v takes the slow path, which has filled live_pairs(r).
+    // If the head's v is non-finite, need_elementwise() is true, so live_pairs(r) has been set.
     const KeyRange keys = pairs.keys_of(r / kTileRows);
     const std::uint8_t* const live = pairs.live_pairs(r);
     const bool any_live =

@@ -51,8 +51,8 @@ class FusedBackward {
     x_.own.deliver(x_.dot.stop);
     captured_.deliver(to_.captured, x_.dot.stop);
   }
-  // Requests the results that gradients of input transforms need; called before memory is taken.
-  // `sums_v` requests v_sums.
+  // Requests row_live and key_live, which gradients of input transforms need, and with `sums_v`
+  // also v_sums. To be called before memory is taken.
   void ask_for_maps(bool sums_v) {
     x_.tells_live = true;
     x_.sums_v = sums_v;
@@ -62,12 +62,12 @@ class FusedBackward {
   const FusedGradientCall<T>& call() const { return x_; }
 
  private:
-  // Whether the rows of dk or dv, if they must be summed, are stored per key head and summed
-  // afterwards: if sequences are packed, or the rows are few numbers (kLittle) or at most twice as
-  // many as the rows of q and dout.
-  bool keeps_rows(const GradientRows<T>& rows, Index width) const;
+  // Whether `rows` (dk or dv) must be summed and are first stored per key head, to be summed after
+  // the sweep: if sequences are packed, or the rows have at most kLittle elements or at most twice
+  // as many as q and dout together. False without queries.
+  bool sums_rows_later(const GradientRows<T>& rows, Index width) const;
   // Number of key heads that one task processes one after another because they add to the same
-  // elements.
+  // elements of a gradient.
   Index units_of_task() const;
   // Calls f(b, h, block of queries, arena) in parallel, each call a task.
   template <class F>
@@ -104,7 +104,7 @@ void FusedBackward<T>::take_shared(AnyArena& arena) {
   if (to_.sinks.given()) take(x_.sink_sums, x_.blocks());
   take(x_.finite, x_.blocks());
   if (x_.sums_captured()) x_.captured_order = runtime::TaskOrder::take(arena, 1);
-  if (x_.lists_rows()) take(x_.named, from_.dweights.count);
+  if (x_.lists_rows()) take(x_.listed, from_.dweights.count);
   take(x_.key_blocks, x_.blocks());
   if (x_.tells_live) {
     take(x_.row_live, queries);
@@ -113,8 +113,8 @@ void FusedBackward<T>::take_shared(AnyArena& arena) {
   if (x_.sums_v) take(x_.v_sums, x_.key_block_count() * x_.width());
   x_.order = runtime::TaskOrder::take(arena, x_.blocks());
   if (to_.q.given() && !x_.dq.is_in_place()) x_.dq.take(arena, x_.entries);
-  if (keeps_rows(x_.dk, x_.width())) x_.dk.take(arena, x_.entries);
-  if (keeps_rows(x_.dv, p_.E)) x_.dv.take(arena, x_.entries);
+  if (sums_rows_later(x_.dk, x_.width())) x_.dk.take(arena, x_.entries);
+  if (sums_rows_later(x_.dv, p_.E)) x_.dv.take(arena, x_.entries);
   x_.own.take(arena, [&](const GradientTarget& target) {
     if (&target == &to_.q) return x_.dq.is_summed();
     if (&target == &to_.k) return x_.dk.is_summed();
@@ -151,10 +151,10 @@ void FusedBackward<T>::start(runtime::Call& call) {
   });
   if (x_.lists_rows()) {
     const Index count = from_.dweights.count;
-    for (Index n = 0; n < count; ++n) x_.named[n] = n;
-    std::sort(x_.named, x_.named + count, [&](Index a, Index b) {
-      const Index query_a = x_.name_of_row(a);
-      const Index query_b = x_.name_of_row(b);
+    for (Index n = 0; n < count; ++n) x_.listed[n] = n;
+    std::sort(x_.listed, x_.listed + count, [&](Index a, Index b) {
+      const Index query_a = x_.query_of_row(a);
+      const Index query_b = x_.query_of_row(b);
       return query_a != query_b ? query_a < query_b : a < b;
     });
   }
@@ -177,7 +177,7 @@ void FusedBackward<T>::prepare(const Entries& entries, runtime::Call& call) {
 }
 
 template <class T>
-bool FusedBackward<T>::keeps_rows(const GradientRows<T>& rows, Index width) const {
+bool FusedBackward<T>::sums_rows_later(const GradientRows<T>& rows, Index width) const {
   if (!rows.given() || !rows.is_summed() || p_.q_rows == 0) return false;
   if (p_.packed()) return true;  // packed: dk or dv may be a sum over several heads of the call
   constexpr double kLittle = 1 << 24;
@@ -193,7 +193,7 @@ template <class T>
 Index FusedBackward<T>::units_of_task() const {
   Index units = 1;
   const auto together = [&](const GradientRows<T>& rows, Index width) {
-    if (!rows.given() || !rows.is_summed() || keeps_rows(rows, width)) return;
+    if (!rows.given() || !rows.is_summed() || sums_rows_later(rows, width)) return;
     units = std::max(units, rows.units_sharing());
   };
   together(x_.dk, x_.width());
@@ -219,14 +219,15 @@ void FusedBackward<T>::for_each_query_block(const Entries& entries, runtime::Cal
                                  run(unit, task, arena);
                                });
   }
-  if (p_.Tq == 0 || unit_count(p_) == 0) return;  // one of them is 0, but the other may be huge
+  if (p_.Tq == 0 || unit_count(p_) == 0) return;  // no tasks, and G may be 0
   const Index tasks = tasks_of(key_unit(p_, 0));
   call.for_each_task(entries.size() * p_.G * tasks, [&](Index task, core::Arena& arena) {
     run(key_unit(p_, entries.begin * p_.G + task / tasks), task % tasks, arena);
   });
 }
 
-// Runs the tasks of packed sequences, which may be many and of very different lengths.
+// Calls f(unit, n, task, arena) for each of the tasks(unit) tasks of all units of packed sequences.
+// There may be many sequences, of very different lengths.
 template <class T>
 template <class Tasks, class F>
 void FusedBackward<T>::for_each_unit_block(runtime::Call& call, const Tasks& tasks, const F& f) {
@@ -282,13 +283,13 @@ void FusedBackward<T>::sum_up(const Entries& entries, runtime::Call& call) {
     rows.add_all_to(x_.own, keys, entries, x_.dot.stop);
   };
   if (to_.q.given() && x_.dq.is_summed()) add_all(x_.dq, false);
-  if (keeps_rows(x_.dk, x_.width())) add_all(x_.dk, true);
-  if (keeps_rows(x_.dv, p_.E)) add_all(x_.dv, true);
+  if (sums_rows_later(x_.dk, x_.width())) add_all(x_.dk, true);
+  if (sums_rows_later(x_.dv, p_.E)) add_all(x_.dv, true);
   add_query_sums(entries);
 }
 
-// Adds sums over queries to dalibi and dsinks, each block of queries summed from zero, and adds the
-// rows of the gradient of a bias that all keys share.
+// Adds alibi_rows, summed in blocks of queries, to dalibi, and sink_sums to dsinks. If all keys
+// share the bias, adds bias_rows to dbias.
 template <class T>
 void FusedBackward<T>::add_query_sums(const Entries& entries) {
   if (p_.q_rows == 0) return;

@@ -10,9 +10,9 @@
 
 namespace qkv::attn {
 
-// The slow path of step 2: computes the products of KeyGradients and QueryGradients (those with the
-// weights w and the score gradients ds) pair by pair, in the same order of terms. It skips masked
-// pairs, because their zeros times NaN or infinity would be NaN. Owned by the block of keys.
+// Computes the products w^T dout, ds^T q and ds k of step 2 (backward.h), which KeyGradients and
+// QueryGradients otherwise compute, if pairs.need_elementwise(): pair by pair, in the same order of
+// terms. Masked pairs are skipped, because their zeros times NaN or infinity would be NaN.
 template <class T>
 class ElementwiseProducts {
  public:
@@ -32,7 +32,8 @@ class ElementwiseProducts {
   static bool is_live(const GradientPairs<T>& pairs, Index r, Index n) {
     return pairs.is_live(r / kTileRows) && pairs.live_pairs(r)[n] != 0;
   }
-  // With AMX products, begin and end sums over rows from `begin` on, which are added to `to`.
+  // Begins sums over rows from row `begin` on, which are added to `to` up to end_sums(). Both
+  // functions do nothing without AMX products.
   void begin_sums(Index begin, Index width, T* to) {
     if (call_.dot.products != Products::kAmx) return;
     amx_ = core::AmxSums<T>(chains_, width);
@@ -41,8 +42,8 @@ class ElementwiseProducts {
   void end_sums() {
     if (call_.dot.products == Products::kAmx) amx_.end();
   }
-  // Adds weight * row n to `to`. With products of BF16, rows.data has a row of words for every
-  // two rows.
+  // Adds weight * row n to `to`. With products of BF16, each row of `rows` holds the words of two
+  // rows.
   void add_row(const RowsOf<const T>& rows, Index n, const T* weight, Index width, T* to) {
     if (call_.dot.products == Products::kAmx) {
       return add_to_step(rows.data + n / 2 * rows.stride, n, *weight, width);
@@ -92,10 +93,10 @@ void ElementwiseProducts<T>::add(const GradientPairs<T>& pairs, const GradientSc
   const GradientQueries<T>& queries = pairs.queries;
   for (Index n = 0; n < pairs.keys.count(); ++n) {
     if (call_.sums_values()) {
-      add_column(pairs, scores.weights(0), queries.dout_of_sums(), n, call_.p.E, to.dv(n));
+      add_column(pairs, scores.weights(0), queries.dout_for_query_sums(), n, call_.p.E, to.dv(n));
     }
     if (call_.multiplies_keys()) {
-      add_column(pairs, scores.gradients(0), queries.q_of_sums(), n, call_.p.Dk, to.dk(n));
+      add_column(pairs, scores.gradients(0), queries.q_for_query_sums(), n, call_.p.Dk, to.dk(n));
     }
     for (Index r = 0; r < queries.count() && !to.is_live(n); ++r) {
       if (is_live(pairs, r, n)) to.set_live(n);
@@ -118,20 +119,21 @@ void ElementwiseProducts<T>::add_column(const GradientPairs<T>& pairs, const T* 
   g_.add(to, sum_, width);
 }
 
-// Adds weight * row n to the current step. Each of `words` holds a BF16 number of row n.
+// Adds weight * row n to the current step of AMX products. Each of `words` holds a BF16 number of
+// row n.
 template <class T>
 void ElementwiseProducts<T>::add_to_step(const T* words, Index n, T weight, Index width) {
   for (Index c = 0; c < width; ++c) value_[c] = half_of_word(words[c], n % 2);
   amx_.add(n, rounded_weight(weight), value_);
 }
 
-// Adds weight * row n to `to`. Each of `words` holds a BF16 number of row n and one of its
-// neighbour, which may be NaN and is left out.
+// Adds weight * row n to `to`. Each of `words` holds a BF16 number of row n, and one of the
+// neighbouring row, which may be NaN and is left out.
 template <class T>
 void ElementwiseProducts<T>::add_alone(const T* words, Index n, T weight, Index width, T* to) {
   T factor[kPanel] = {weight};
   k_.round_weights(factor, kPanel, factor);
-  for (Index c = 0; c < width; ++c) value_[c] = alone(words[c], n % 2 != 0);
+  for (Index c = 0; c < width; ++c) value_[c] = word_of_half(words[c], n % 2 != 0);
   k_.weighted_sum({factor, 1}, 1, {value_, width}, 1, width, {to, width});
 }
 

@@ -8,13 +8,13 @@
 
 namespace qkv::attn {
 
-// Step 2 of the backward pass: one block of 128 keys against all queries of its unit, block by
-// block of queries. Scores and weights are recomputed; dk and dv accumulate here, and dq is added
-// to the rows of queries in task order.
+// Step 2 of the backward pass (backward.h) for one block of 128 keys, which is combined with one
+// block of queries of its unit after another. Scores and weights are recomputed. dk and dv of the
+// keys are summed here; the keys' parts of dq are added to the shared rows of dq in task order.
 //   s = q k^T, dw = dout v^T, w = exp(s - lse), ds = w (dw - delta)
 //   dv += w^T dout, dk += ds^T q, dq += ds k (dot products; for the additive score see
 //   attention/backward/additive_products.h)
-// The object belongs to one task.
+// Each task has an object of its own.
 template <class T>
 class FusedGradientBlock {
  public:
@@ -28,9 +28,9 @@ class FusedGradientBlock {
         elementwise_(call, arena),
         additive_(call, arena) {}
 
-  // Processes the block of keys that starts at key block * kGradientBlock of a unit. The gradients
-  // of captured arrays are added to `captured` in the order of `number`. Returns false if another
-  // task has failed.
+  // Processes the block of keys that starts at key block * kGradientBlock of a unit. `number` is
+  // the index of this run in the order in which runs add gradients of captured arrays to
+  // `captured`. Returns false if another task has failed.
   bool run(const KeyUnit& unit, Index block, expressions::CapturedGradients& captured,
            Index number) {
     pairs_.start(unit, block);

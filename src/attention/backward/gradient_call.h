@@ -21,11 +21,11 @@ inline constexpr Index kGradientTiles = core::divide_up(kGradientBlock, kTileRow
 // Distance between rows of scores, in elements: one cache line more than a block (float32), so that
 // rows do not map to the same cache sets.
 inline constexpr Index kGradientStride = kGradientBlock + 16;
-// Distance between rows of words of two keys (kernels/dot2_kernels.h).
+// Distance, in words, between rows of words of two keys (kernels/dot2_kernels.h).
 inline constexpr Index kGradientWords = kGradientStride / 2;
 
-// The arrays that step 1 writes and step 2 reads, each for `entries` batch entries, and the rows of
-// inputs and gradients. Arrays of packed sequences have no axis of entries.
+// The arrays that step 1 writes and step 2 reads (backward.h), each for `entries` batch entries,
+// and the rows of inputs and gradients. Arrays of packed sequences have no axis of entries.
 template <class T>
 struct FusedGradientCall {
   const Problem& p;
@@ -39,19 +39,19 @@ struct FusedGradientCall {
 
   PlainRows<T> q, dout;
   GradientRows<T> dq, dk, dv;
-  core::OwnGradients<T> own;  // accumulators of gradients that are summed in their own shape
+  core::OwnGradients<T> own;  // accumulators with the shapes of the user's buffers
   T* lse = nullptr;           // [entries,H,q_rows]: lse of each query
-  T* factor = nullptr;        // [entries,H,q_rows]: core/weight_factor.h
+  T* factor = nullptr;        // [entries,H,q_rows]: of weights, core/weight_factor.h
   T* delta = nullptr;         // [entries,H,q_rows]: see backward.h
   T* alibi_rows = nullptr;    // [entries,H,q_rows]: the query's part of dalibi
   T* bias_rows = nullptr;     // [entries,H,q_rows]: the query's part of dbias, if all keys share it
   T* sink_sums = nullptr;     // [blocks()]: part of dsinks of each block of queries
-  std::uint8_t* finite = nullptr;  // [blocks()]: 1 if its rows of q and dout are finite
-  KeyRange* key_blocks = nullptr;  // [blocks()]: range of key blocks with its live keys
+  std::uint8_t* finite = nullptr;  // [blocks()]: 1 if the block's rows of q and dout are finite
+  KeyRange* key_blocks = nullptr;  // [blocks()]: the key blocks that interval masks allow
   runtime::TaskOrder order;        // [blocks()]: counters for ordered accumulation in query rows
   expressions::CapturedGradients captured;  // for tasks to copy: gradients of captured arrays
   runtime::TaskOrder captured_order;        // the order in which tasks add captured gradients
-  Index* named = nullptr;                   // indices of listed rows of dweights, sorted by query
+  Index* listed = nullptr;                  // the listed rows of dweights, sorted by query
 
   // For scores with input transforms: further results that the gradients of the transforms need.
   bool sums_v = false;               // compute v_sums, for the gradient of the additive score's v
@@ -93,28 +93,30 @@ struct FusedGradientCall {
 
   // ---- what is requested ------------------------------------------------------------------------
 
-  // True if the bias has one column for all keys: its gradient is a sum over keys.
+  // Whether dbias is requested and has one column for all keys, so that it is a sum over keys.
   bool sums_bias_rows() const { return to.bias.given() && to.bias.own.col_stride == 0 && p.Tk > 1; }
+  // Whether dbias is requested and has a column for each key.
   bool sums_bias_keys() const { return to.bias.given() && !sums_bias_rows(); }
-  // Whether key blocks add to rows of queries.
+  // Whether blocks of keys add to rows of queries: dq, alibi_rows or bias_rows.
   bool adds_to_queries() const { return to.q.given() || to.alibi.given() || sums_bias_rows(); }
   bool needs_score_gradients() const {
     return adds_to_queries() || to.k.given() || to.bias.given() || sums_v || sums_captured();
   }
   bool sums_captured() const { return !to.captured.empty(); }
-  // Whether dq and dk are products with ds.
+  // Whether dq (dk) is requested and is a product with ds, which it is not for additive scores.
   bool multiplies_queries() const { return to.q.given() && dot.additive == nullptr; }
   bool multiplies_keys() const { return to.k.given() && dot.additive == nullptr; }
   // Whether dv is requested and dout is given, without which dv is 0.
   bool sums_values() const { return dout.given() && to.v.given(); }
+  // Whether dw = dout . v is computed.
   bool multiplies_values() const { return dout.given() && needs_score_gradients(); }
   // Whether the derivative of a score with respect to q . k is not just the scale, because of a
   // soft-cap or mods.
   bool has_slopes() const { return p.softcap != 0 || !p.mods.empty(); }
-  // Whether results need ds before it is multiplied by slopes or scale.
+  // Whether dbias or dalibi is requested: they need ds before it is multiplied by slopes or scale.
   bool sums_score_gradients() const { return to.bias.given() || to.alibi.given(); }
-  // Whether there are no masks and each element of the bias belongs to exactly one query-key pair:
-  // then the gradient of the bias is stored, without clearing the buffer first.
+  // Whether dbias is requested, there are no masks, and exactly one query-key pair reads each
+  // element of the bias. Elements of dbias are then stored, in an array that is not cleared first.
   bool stores_bias() const {
     if (!sums_bias_keys() || !p.masks.empty() || p.q_rows == 0 || p.k_rows == 0) return false;
     const core::ResultOperand& strides = to.bias.own;
@@ -132,7 +134,7 @@ struct FusedGradientCall {
 
   Index block_of(Index b, Index h, const Sequence& s, Index block) const {
     if (!p.packed()) return (nth(b) * p.H + h) * core::divide_up(p.Tq, kGradientBlock) + block;
-    // Each sequence starts a new block, so it may need one more than its rows fill.
+    // Each sequence starts a new block, so it may have one block more than its rows fill.
     return h * blocks_of_head() + s.q0 / kGradientBlock + b + block;
   }
   Index blocks() const {
@@ -152,22 +154,22 @@ struct FusedGradientCall {
                       : entries * p.G * core::divide_up(p.Tk, kGradientBlock);
   }
 
-  // The state of the queries from `place` on.
+  // lse, factor and delta of the queries from row index `place` on.
   kernels::QueryState<T> state_of(Index place) const {
     return {lse + place, factor + place, delta + place};
   }
 
   // Calls f(n) for each listed row n that refers to query i.
   template <class F>
-  void for_each_named(Index i, const F& f) const {
+  void for_each_listed(Index i, const F& f) const {
     const core::RowsOperand& m = from.dweights;
-    const auto before = [&](Index n, Index query) { return name_of_row(n) < query; };
-    for (const Index* n = std::lower_bound(named, named + m.count, i, before);
-         n != named + m.count && name_of_row(*n) == i; ++n) {
+    const auto before = [&](Index n, Index query) { return query_of_row(n) < query; };
+    for (const Index* n = std::lower_bound(listed, listed + m.count, i, before);
+         n != listed + m.count && query_of_row(*n) == i; ++n) {
       f(*n);
     }
   }
-  Index name_of_row(Index n) const {
+  Index query_of_row(Index n) const {
     const Operand& indices = from.dweights.indices;
     return core::load<Index>(indices.dtype, indices.data, n * indices.row_stride);
   }
@@ -185,7 +187,7 @@ struct FusedGradientCall {
       load_row(at.i, spare);
     } else {
       std::fill_n(spare, n, T(0));
-      for_each_named(at.i, [&](Index row) {
+      for_each_listed(at.i, [&](Index row) {
         load_row(row, spare + n);
         kernels.add(spare, spare + n, n);
       });
@@ -194,7 +196,7 @@ struct FusedGradientCall {
   }
   bool has_dweights(Index i) const {
     bool has = from.dweights.given() && !lists_rows();
-    if (lists_rows()) for_each_named(i, [&](Index) { has = true; });
+    if (lists_rows()) for_each_listed(i, [&](Index) { has = true; });
     return has;
   }
 

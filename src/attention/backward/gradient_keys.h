@@ -15,8 +15,9 @@ namespace qkv::attn {
 // The block of 128 keys of a task of step 2 (backward.h): keys and values as the products read them
 // (panels [terms(score_width())][kPanel] and [terms(E)][kPanel], rows [keys][Dk] or words). A key
 // is non-finite if its row of k, or of v if values are packed, has NaN or an infinity. If no query
-// of the current block of queries attends to a non-finite key, the key is left out, except for
-// additive scores: its value counts as zeros and sums over keys skip it. Owned by GradientPairs.
+// of the current block of queries attends to any non-finite key, such keys are left out, except for
+// additive scores: their values count as zeros, and sums over keys skip them. Owned by
+// GradientPairs.
 template <class T>
 class GradientKeys {
  public:
@@ -40,7 +41,7 @@ class GradientKeys {
   Index count() const { return count_; }
   Index panels() const { return core::divide_up(count_, kPanel); }
 
-  // Panel n, transposed: kPanel keys for the scores, kPanel rows of v for dw.
+  // Panel n of keys, which scores read, and of values, which dw reads: kPanel rows, transposed.
   const T* key_panel(Index n) const {
     return key_panels_ + n * kPanel * call_.terms(call_.dot.score_width());
   }
@@ -54,9 +55,9 @@ class GradientKeys {
   bool have_non_finite() const { return !finite_ && leaves_out_non_finite(); }
   // The first non-finite key in begin .. end-1, else `end`. Requires have_non_finite().
   Index next_non_finite(Index begin, Index end) const { return non_finite_.next(begin, end); }
-  // Prepares value panels and words for a block of queries. With `keep` (a query attends to a
-  // non-finite key) they hold the rows of non-finite keys, without it zeros in their place.
-  // Requires have_non_finite().
+  // Prepares value panels and words for a block of queries. If `keep` (a query attends to a
+  // non-finite key), they hold the rows of non-finite keys; if not, zeros in their place. Requires
+  // have_non_finite().
   void keep_non_finite(bool keep);
 
  private:

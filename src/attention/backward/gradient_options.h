@@ -9,10 +9,10 @@
 
 namespace qkv::attn {
 
-// Applies options in step 2, row by row of a tile: soft-cap, mods, bias, ALiBi and masks to the
-// scores s, dropout and dweights to dw, the derivatives of scores to ds, and dropout to w. It also
-// sums ds for dbias, dalibi and the gradients of captured arrays. Its arrays, of a tile of rows,
-// belong to the block of keys.
+// Applies options in step 2 of the backward pass (backward.h), row by row of a tile: to the scores
+// s soft-cap, mods, bias, ALiBi and masks; to dw dropout and dweights; to w dropout; and to ds the
+// slopes, the derivatives of scores with respect to q . k (soft-cap, mods and scale). It also sums
+// ds for dbias, dalibi and the gradients of captured arrays. Each task has an object of its own.
 template <class T>
 class GradientOptions {
  public:
@@ -28,7 +28,8 @@ class GradientOptions {
     captured_ = call.captured;
   }
 
-  // Begins the gradients of captured arrays over pairs of a unit's queries and a block of keys.
+  // Sets the gradients of captured arrays to zero. They will be sums over the pairs of the unit's
+  // queries and the keys first_key .. first_key + keys - 1.
   void start(const KeyUnit& unit, Index first_key, Index keys) {
     if (!call_.sums_captured()) return;
     expressions::Pairs pairs = expressions::all_pairs(p_, unit.s);
@@ -39,8 +40,8 @@ class GradientOptions {
     pairs.j += first_key;
     captured_.start(pairs);
   }
-  // Adds the gradients of captured arrays to `all`, in the order of `number`. Returns false if
-  // another task has failed.
+  // Adds the gradients of captured arrays to `all`; tasks do so in ascending order of `number`.
+  // Returns false if another task has failed.
   bool deliver(expressions::CapturedGradients& all, Index number) const {
     if (!call_.sums_captured()) return true;
     if (!call_.captured_order.wait(*call_.call, 0, number)) return false;
@@ -49,19 +50,20 @@ class GradientOptions {
     return true;
   }
 
-  // Applies options to row r of tile t before weights are known; s and dw point to the tile's first
-  // key.
+  // Applies options to scores s and to dw of row r of tile t, before weights are known. s and dw
+  // point to the tile's first key.
   void change(GradientPairs<T>& pairs, Index t, Index r, T* s, T* dw) {
     change_scores(pairs, t, r, s);
-    change_gradients(pairs, t, r, dw);
+    change_weight_gradients(pairs, t, r, dw);
   }
-  // Whether ds is needed before it is multiplied by the scale.
+  // Whether ds is computed without the scale, and finish() then multiplies it by slopes or scale.
   bool keep_scale_apart() const { return call_.has_slopes() || call_.sums_score_gradients(); }
-  // Applies options to weights and ds of row r, for `count` keys in whole registers; w and ds point
-  // to the tile's first key.
+  // Applies options to weights w and to ds of row r. w and ds point to the tile's first key;
+  // `count` is the tile's number of keys in whole registers.
   void finish(const GradientPairs<T>& pairs, Index t, Index r, Index count, T* w, T* ds);
 
-  // The parts of dalibi and dbias that the block of keys adds for row r, which is in a live tile.
+  // Row r's terms of dalibi, if requested, and of dbias, if sums_bias_rows(), summed over the block
+  // of keys. Set for rows in live tiles.
   T alibi_sum(Index r) const { return alibi_sums_[r]; }
   T bias_sum(Index r) const { return bias_sums_[r]; }
 
@@ -76,7 +78,7 @@ class GradientOptions {
     return factors_ + (r - pairs.queries.tile_begin(t)) * kGradientBlock;
   }
   void change_scores(GradientPairs<T>& pairs, Index t, Index r, T* s);
-  void change_gradients(const GradientPairs<T>& pairs, Index t, Index r, T* dw);
+  void change_weight_gradients(const GradientPairs<T>& pairs, Index t, Index r, T* dw);
   void add_sums(const GradientPairs<T>& pairs, Index t, Index r, const T* ds);
 
   const FusedGradientCall<T>& call_;
@@ -86,13 +88,14 @@ class GradientOptions {
   T alibi_sums_[kGradientBlock];  // [queries]
   T bias_sums_[kGradientBlock];
   T* spare_ = nullptr;
-  T* slopes_ = nullptr;       // [kTileRows][kGradientBlock]
+  T* slopes_ = nullptr;       // [kTileRows][kGradientBlock]: d score / d (q . k), 0 where masked
   T* before_mods_ = nullptr;  // [kTileRows][kGradientBlock]: scores before the first mod
   expressions::CapturedGradients captured_;
   T* factors_ = nullptr;  // [kTileRows][kGradientBlock]: 1 / (1 - dropout), or 0 if dropped
 };
 
-// Computes the scores of one row as they enter the softmax, -inf where masked, and their slopes.
+// Turns scaled scores of one row into scores that enter the softmax, -inf where masked, and finds
+// their slopes. If pairs.need_elementwise(), also sets live_pairs(r).
 template <class T>
 void GradientOptions<T>::change_scores(GradientPairs<T>& pairs, Index t, Index r, T* s) {
   constexpr T kMasked = -std::numeric_limits<T>::infinity();
@@ -123,9 +126,10 @@ void GradientOptions<T>::change_scores(GradientPairs<T>& pairs, Index t, Index r
   }
 }
 
-// Computes dw = z dout . v + dweights of one row, where z are the dropout factors.
+// Turns dout . v of one row into dw = z dout . v + dweights, where z are the dropout factors.
 template <class T>
-void GradientOptions<T>::change_gradients(const GradientPairs<T>& pairs, Index t, Index r, T* dw) {
+void GradientOptions<T>::change_weight_gradients(const GradientPairs<T>& pairs, Index t, Index r,
+                                                 T* dw) {
   const KeyRange keys = pairs.keys_of(t);
   const Index j = pairs.keys.first() + keys.begin;
   const QueryAt at = pairs.queries.at(r);
@@ -159,7 +163,8 @@ void GradientOptions<T>::finish(const GradientPairs<T>& pairs, Index t, Index r,
   if (p_.dropout != 0) g_.keep(w, factors(pairs, t, r), count);
 }
 
-// Adds ds of one row to the gradients of bias and of ALiBi's slope.
+// Sums ds of row r: for dalibi, times minus the distance, in alibi_sums_; for a bias that all keys
+// share, in bias_sums_. For any other bias, stores or adds ds in dbias.
 template <class T>
 void GradientOptions<T>::add_sums(const GradientPairs<T>& pairs, Index t, Index r, const T* ds) {
   const KeyRange keys = pairs.keys_of(t);

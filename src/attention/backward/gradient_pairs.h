@@ -11,10 +11,10 @@
 
 namespace qkv::attn {
 
-// The query-key pairs of a block of queries and a block of keys in step 2. It tells which panels of
-// each tile are live: have an unmasked pair, as far as is known. Where interval masks alone do not
-// decide, it holds bytes [queries][keys], from element-wise masks or from scores. Owned by the
-// block of keys.
+// The query-key pairs of a block of queries and a block of keys in step 2 (backward.h).
+// GradientPairs finds the live panels of each tile: those with an unmasked pair, as far as is
+// known. Where interval masks alone do not tell which pairs are masked, a byte for each pair
+// [queries][keys] does, from element-wise masks or from scores. Owned by FusedGradientBlock.
 template <class T>
 class GradientPairs {
  public:
@@ -33,14 +33,14 @@ class GradientPairs {
   // false if no pair is live.
   bool go_to(Index h, Index block);
 
-  // Whether products take the slow path, which leaves out masked pairs, because 0 times NaN or
-  // infinity is NaN.
+  // Whether ElementwiseProducts computes the products, without masked pairs: some factor may be NaN
+  // or infinite, and 0 times such a factor is NaN.
   bool need_elementwise() const { return need_elementwise_; }
   // Whether panel n of tile t, or any panel of tile t, has unmasked pairs.
   bool is_live(Index t, Index n) const { return (panels_[t] >> n & 1U) != 0; }
   bool is_live(Index t) const { return panels_[t] != 0; }
   bool has_same_panels(Index t, Index other) const { return panels_[t] == panels_[other]; }
-  // Whether the live panels are whole and no mask forbids any of their pairs.
+  // Whether each live panel of tile t has kPanel keys, and no mask forbids any of its pairs.
   bool is_full(Index t) const { return full_[t]; }
   // Whether element-wise masks forbid some pairs of the live panels: then live_pairs(r) tells
   // which.
@@ -50,8 +50,8 @@ class GradientPairs {
   KeyRange keys_of(Index t) const {
     return {std::countr_zero(panels_[t]) * kPanel, std::bit_width(panels_[t]) * kPanel};
   }
-  // The end of the keys that sums for tile t read: the end of its last live panel or, if
-  // trims_keys(), the end of the keys that interval masks allow some row of the tile.
+  // The end of the keys that sums for tile t read: the end of the tile's last live panel (or of the
+  // block) or, if trims_keys(), of the keys that interval masks allow some row of the tile.
   Index end_of(Index t) const {
     const Index last = std::min(keys_of(t).end, keys.count());
     if (!trims_keys() || full_[t]) return last;
@@ -83,10 +83,10 @@ class GradientPairs {
   bool trims_rows(Index t0, Index t1) const {
     return trims_keys() && !std::all_of(full_ + t0, full_ + t1, [](bool x) { return x; });
   }
-  // The keys that interval masks allow row r, counted from the block's first.
+  // The keys that interval masks allow row r, counted from the block's first key.
   const KeyRange& range(Index r) const { return range_[r]; }
   // A byte for each key of the block: 1 if its pair with row r is live. The bytes come from
-  // element-wise masks in partial tiles and, on the slow path, from the scores once these are
+  // element-wise masks in partial tiles and, if need_elementwise(), from the scores once these are
   // computed.
   std::uint8_t* live_pairs(Index r) const { return live_pairs_ + r * kGradientBlock; }
   // Whether masks let row r attend to key n.
@@ -109,7 +109,7 @@ class GradientPairs {
   const FusedGradientCall<T>& call_;
   const Problem& p_;
   bool need_elementwise_ = false;
-  KeyRange range_[kGradientBlock];        // each row's keys, counted from the block's first
+  KeyRange range_[kGradientBlock];        // see range()
   unsigned panels_[kGradientTiles] = {};  // bit n: the tile's panel n has live keys
   bool partial_[kGradientTiles] = {};
   bool full_[kGradientTiles] = {};
@@ -167,7 +167,8 @@ void GradientPairs<T>::find_live(Index t) {
   if (call_.dot.key_masks) ask_masks(t);
 }
 
-// Reduces the tile's panels to those in which element-wise masks allow a pair.
+// Reduces the tile's live panels to those in which element-wise masks allow a pair. If the tile is
+// partial, sets live_pairs() of its rows.
 template <class T>
 void GradientPairs<T>::ask_masks(Index t) {
   const Index first = queries.tile_begin(t);

@@ -11,8 +11,8 @@ namespace qkv::attn {
 
 // The block of up to 128 queries that step 2 (backward.h) combines with a block of keys: its place
 // and its rows of q and dout, which lie in the inputs or in memory that all tasks share. Products
-// of BF16 read them as words of two channels, and sums over queries read words of two rows, which
-// belong to the block of keys.
+// of BF16 read words of two channels of these rows, but sums over queries read words of two rows,
+// which this object holds.
 template <class T>
 class GradientQueries {
  public:
@@ -23,7 +23,7 @@ class GradientQueries {
     dout_words_ = arena.template take<T>(kGradientBlock / 2 * call.p.E).data();
   }
 
-  // Starts with the queries of a unit.
+  // Moves to the queries of a unit.
   void start(const KeyUnit& unit) {
     unit_ = unit;
     offset_ = call_.p.diagonal_offset(unit.b, unit.s);
@@ -44,6 +44,7 @@ class GradientQueries {
   }
 
   Index head() const { return h_; }
+  // The row of q and dout that holds the block's first query.
   Index row() const { return unit_.s.q0 + first_; }
   Index count() const { return count_; }
   // Index of this block among all blocks of queries of the call.
@@ -57,10 +58,10 @@ class GradientQueries {
   RowsOf<const T> q(Index r) const { return {q_.data + r * q_.stride, q_.stride}; }
   RowsOf<const T> dout(Index r) const { return {dout_.data + r * dout_.stride, dout_.stride}; }
   // All rows for sums over queries; with products of BF16, words of two rows.
-  RowsOf<const T> q_of_sums() const {
+  RowsOf<const T> q_for_query_sums() const {
     return call_.dot.in_words ? RowsOf<const T>{q_words_, call_.p.Dk} : q_;
   }
-  RowsOf<const T> dout_of_sums() const {
+  RowsOf<const T> dout_for_query_sums() const {
     return call_.dot.in_words ? RowsOf<const T>{dout_words_, call_.p.E} : dout_;
   }
   // lse, factor and delta of the rows from r on.

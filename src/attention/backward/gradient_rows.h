@@ -30,8 +30,8 @@ inline Index units_sharing(const Problem& p, const GradientTarget& target) {
   return p.G != 1 && target.own.head_stride == 0 ? p.G : 1;
 }
 
-// The rows of an input (q or dout) [B,heads,rows][width]: in place, or copied to shared memory if
-// they are stored otherwise; with products of BF16, words of two channels
+// The rows of an input (q or dout) [B,heads,rows][width]: in place if they are contiguous elements
+// of T, else copied to shared memory; with products of BF16, copied as words of two channels
 // (kernels/dot2_kernels.h).
 template <class T>
 class PlainRows {
@@ -79,8 +79,9 @@ class PlainRows {
   T* copy_ = nullptr;
 };
 
-// The rows of dq, dk or dv [B,heads,rows][width] before they are written to the user's buffer: in
-// place or in shared memory. The buffer may have fewer heads: then adjacent heads are summed.
+// The rows of dq, dk or dv [B,heads,rows][width] while they are computed: in the user's buffer, or
+// in shared memory and later written to the buffer. If the buffer has fewer heads, adjacent heads
+// are summed.
 template <class T>
 class GradientRows {
  public:
@@ -105,15 +106,16 @@ class GradientRows {
     const Index units = attn::units_sharing(*p_, *target_);
     return units > 1 ? units : places_.heads / target_heads_;
   }
-  // Whether sums can be accumulated in the buffer.
+  // Whether rows can be summed up in the buffer itself.
   bool is_in_place() const {
     const core::ResultOperand& to = target_->direct;
     return to.dtype == dtype_of<T> && (to.col_stride == 1 || width_ == 1) && !target_->accumulate &&
            !is_summed();
   }
 
-  // Whether the sums begin with the contents of the buffer, whose rows load() copies.
+  // Whether the sums start from the contents of the buffer.
   bool continues() const { return given() && target_->continues; }
+  // Copies `count` rows from row `row` on to `to` [count][width].
   void load(Index b, Index head, Index row, Index count, T* to) const {
     const RowsOf<T> rows = from(b, head, row);
     for (Index n = 0; n < count; ++n) {
@@ -128,8 +130,8 @@ class GradientRows {
   }
   // Reuses the memory of take() for the batch entries from b on.
   void go_to(Index b) { places_ = places_.from(b); }
-  // The rows from row `row` of (b, head) on: in the memory of take() if it was called, else in
-  // place.
+  // The rows from row `row` of (b, head) on: in the memory of take() if it was called, else in the
+  // buffer.
   RowsOf<T> from(Index b, Index head, Index row) const {
     if (rows_ != nullptr) return {rows_ + places_.of(b, head, row) * width_, width_};
     const core::ResultOperand& to = target_->direct;
@@ -140,11 +142,11 @@ class GradientRows {
   void put(Index b, Index head, Index row, Index count, const RowsOf<const T>& x,
            core::StopPoint stop) const {
     const Index first = rows_ != nullptr ? 0 : offset(b, head, row);
-    T* const kept = rows_ != nullptr ? rows_ + places_.of(b, head, row) * width_ : nullptr;
+    T* const taken = rows_ != nullptr ? rows_ + places_.of(b, head, row) * width_ : nullptr;
     for (Index n = 0; n < count; ++n) {
       stop();
-      if (kept != nullptr) {
-        std::copy_n(x.data + n * x.stride, width_, kept + n * width_);
+      if (taken != nullptr) {
+        std::copy_n(x.data + n * x.stride, width_, taken + n * width_);
       } else {
         store(first + n * target_->direct.row_stride, x.data + n * x.stride);
       }
@@ -154,8 +156,8 @@ class GradientRows {
   void deliver(Index b, Index head, Index row) const {
     store(offset(b, head, row), rows_ + places_.of(b, head, row) * width_);
   }
-  // Adds one row, x or that in the memory of take(), to the sums `own`. Callers go over (b, head,
-  // row) in ascending order.
+  // Adds one row, which is x or in the memory of take(), to the accumulators `own`. Callers go over
+  // (b, head, row) in ascending order.
   void add_to(const core::OwnGradients<T>& own, Index b, Index head, Index row) const {
     add_to(own, b, head, row, rows_ + places_.of(b, head, row) * width_);
   }
@@ -163,7 +165,8 @@ class GradientRows {
     T* to = own.at(*target_, b, head_of(head), row, 0);
     for (Index c = 0; c < width_; ++c) to[c * target_->own.col_stride] += x[c];
   }
-  // Adds all rows of some entries, of keys or of queries, to sums over broadcast axes.
+  // Adds all rows of `entries` from the memory of take() to the accumulators `own`. `keys`: whether
+  // they are rows of keys, not of queries.
   void add_all_to(const core::OwnGradients<T>& own, bool keys, const Entries& entries,
                   core::StopPoint stop) const {
     if (p_->q_rows == 0 || p_->k_rows == 0) return;  // nothing to add, but B may be huge
@@ -180,7 +183,8 @@ class GradientRows {
       }
     }
   }
-  bool has_rows() const { return rows_ != nullptr; }
+  // Whether take() has been called.
+  bool has_memory() const { return rows_ != nullptr; }
 
  private:
   Index head_of(Index head) const { return head * target_heads_ / places_.heads; }
@@ -188,7 +192,7 @@ class GradientRows {
     const core::ResultOperand& to = target_->direct;
     return core::offset_of(to, core::batch_offset(to, p_->batch, b), head_of(head), row, 0);
   }
-  // Stores a row in the buffer from element `first` on.
+  // Stores a row in the buffer from element `first` on, or adds it if the target accumulates.
   void store(Index first, const T* x) const {
     const core::ResultOperand& to = target_->direct;
     if (!target_->accumulate) {

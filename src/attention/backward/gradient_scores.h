@@ -11,10 +11,10 @@
 namespace qkv::attn {
 
 // The weights w and gradients of scores ds of a block of queries and a block of keys, the first
-// half of step 2:
+// half of step 2 (backward.h):
 //   s = q k^T, dw = dout v^T, w = exp(s - lse), ds = w (dw - delta)
-// The arrays of w and ds, [kGradientBlock][kGradientStride] each, belong to the block of keys. A
-// live key, panel or tile has an unmasked query-key pair.
+// Each task has two arrays [kGradientBlock queries][kGradientStride], one of w and one of ds, for
+// all blocks of queries in turn. A live key, panel or tile has an unmasked query-key pair.
 template <class T>
 class GradientScores {
  public:
@@ -31,7 +31,7 @@ class GradientScores {
     const auto take = [&](Index n) { return arena.template take<T>(n).data(); };
     words_.w = take(kGradientBlock / 2 * kGradientStride);
     words_.ds = take(kGradientBlock / 2 * kGradientStride);
-    words_.ds_of_keys = take(kGradientBlock * kGradientWords);
+    words_.ds_for_key_sums = take(kGradientBlock * kGradientWords);
   }
 
   void compute(GradientPairs<T>& pairs) {
@@ -41,19 +41,19 @@ class GradientScores {
     }
   }
 
-  // Row r: an element for each key, valid in live tiles, 0 for keys of panels without unmasked
-  // pairs.
+  // Row r: an element for each key, which is 0 in panels where the row's tile has no unmasked pair.
   const T* weights(Index r) const { return s_ + r * kGradientStride; }
   const T* gradients(Index r) const { return dw_ + r * kGradientStride; }
-  // For sums over queries: [queries][kGradientStride], or with products of BF16 (not on the
-  // slow path) [pairs of queries][kGradientStride], a word for each key.
-  const T* weights_of_sums() const { return call_.dot.in_words ? words_.w : s_; }
-  const T* gradients_of_sums() const { return call_.dot.in_words ? words_.ds : dw_; }
+  // For sums over queries: [queries][kGradientStride], or with products of BF16 [pairs of
+  // queries][kGradientStride], a word for each key. Words, here and in gradients_for_key_sums(),
+  // are not computed if pairs.need_elementwise().
+  const T* weights_for_query_sums() const { return call_.dot.in_words ? words_.w : s_; }
+  const T* gradients_for_query_sums() const { return call_.dot.in_words ? words_.ds : dw_; }
   // For sums over keys, row r from `key` on: an element for each key, or with products of BF16
   // a word for two keys.
-  RowsOf<const T> gradients_of_keys(Index r, Index key) const {
+  RowsOf<const T> gradients_for_key_sums(Index r, Index key) const {
     if (!call_.dot.in_words) return {gradients(r) + key, kGradientStride};
-    return {words_.ds_of_keys + r * kGradientWords + key / 2, kGradientWords};
+    return {words_.ds_for_key_sums + r * kGradientWords + key / 2, kGradientWords};
   }
   const GradientOptions<T>& options() const { return options_; }
   GradientOptions<T>& options() { return options_; }
@@ -64,7 +64,7 @@ class GradientScores {
   Index panel_tiles() const { return call_.dot.products == Products::kAmx ? 8 : 4; }
 
   T* scores(Index r) { return s_ + r * kGradientStride; }
-  T* into_weights(Index r) { return dw_ + r * kGradientStride; }
+  T* mutable_gradients(Index r) { return dw_ + r * kGradientStride; }
   void compute(GradientPairs<T>& pairs, Index t0, Index t1);
   void score_panel(const GradientPairs<T>& pairs, Index t0, Index t1, Index n);
   void value_panel(const GradientPairs<T>& pairs, Index t0, Index t1, Index n);
@@ -79,25 +79,25 @@ class GradientScores {
   const kernels::DotKernels<T>& k_;
   const kernels::GradientKernels<T>& g_;
   T* s_;    // [kGradientBlock][kGradientStride]: scores, then weights
-  T* dw_;   // [kGradientBlock][kGradientStride]: dw, then ds times scale or slope
+  T* dw_;   // [kGradientBlock][kGradientStride]: dw, then ds times d score / d (q . k)
   struct {  // products of BF16: words (kernels/dot2_kernels.h)
     T* w = nullptr;
     T* ds = nullptr;
-    T* ds_of_keys = nullptr;  // [queries][kGradientWords]
+    T* ds_for_key_sums = nullptr;  // [queries][kGradientWords]
   } words_;
   GradientOptions<T> options_;
   kernels::TileScope tile_scope_;
 };
 
-// Computes tiles t0 .. t1-1.
+// Computes w and ds of tiles t0 .. t1-1.
 template <class T>
 void GradientScores<T>::compute(GradientPairs<T>& pairs, Index t0, Index t1) {
   if (call_.dot.key_masks) prefetch_masks(pairs, t0, t1);
   // The words of a row are made from all kGradientPanels panels, so panels behind the last key are
-  // filled too.
+  // filled with 0, too.
   const Index panels = call_.dot.in_words ? kGradientPanels : pairs.keys.panels();
   for (Index n = 0; n < panels; ++n) {
-    // The end of the run of live tiles from t.
+    // The end of the run of tiles, from t on, in which panel n is live.
     const auto live_end = [&](Index t) {
       while (t < t1 && pairs.is_live(t, n)) ++t;
       return t;
@@ -111,7 +111,7 @@ void GradientScores<T>::compute(GradientPairs<T>& pairs, Index t0, Index t1) {
       }
       for (Index r = pairs.queries.tile_begin(t); r < pairs.queries.tile_end(t); ++r) {
         std::fill_n(scores(r) + n * kPanel, kPanel, T(0));
-        std::fill_n(into_weights(r) + n * kPanel, kPanel, T(0));
+        std::fill_n(mutable_gradients(r) + n * kPanel, kPanel, T(0));
       }
       ++t;
     }
@@ -156,7 +156,7 @@ void GradientScores<T>::value_panel(const GradientPairs<T>& pairs, Index t0, Ind
   const Index r = pairs.queries.tile_begin(t0);
   k_.scores_of_keys(pairs.queries.dout(r), pairs.queries.tile_end(t1 - 1) - r, p_.E,
                     pairs.keys.value_panel(n), pairs.keys_of_panel(t0, t1, n), T(1),
-                    {into_weights(r) + n * kPanel, kGradientStride});
+                    {mutable_gradients(r) + n * kPanel, kGradientStride});
 }
 
 template <class T>
@@ -168,18 +168,18 @@ void GradientScores<T>::weigh_tile(GradientPairs<T>& pairs, Index t) {
       std::min(keys.end, core::divide_up(pairs.keys.count(), kMostLanes) * kMostLanes) - keys.begin;
   const bool plain = call_.is_plain() && pairs.is_full(t) && !pairs.need_elementwise();
   for (Index r = first; !plain && r < end; ++r) {
-    options_.change(pairs, t, r, scores(r) + keys.begin, into_weights(r) + keys.begin);
+    options_.change(pairs, t, r, scores(r) + keys.begin, mutable_gradients(r) + keys.begin);
   }
   const T scale = options_.keep_scale_apart() ? T(1) : static_cast<T>(p_.scale);
   g_.score_gradients({scores(first) + keys.begin, kGradientStride},
-                     {into_weights(first) + keys.begin, kGradientStride}, end - first, count,
+                     {mutable_gradients(first) + keys.begin, kGradientStride}, end - first, count,
                      pairs.queries.state(first), scale);
   for (Index r = first; !plain && r < end; ++r) {
-    options_.finish(pairs, t, r, count, scores(r) + keys.begin, into_weights(r) + keys.begin);
+    options_.finish(pairs, t, r, count, scores(r) + keys.begin, mutable_gradients(r) + keys.begin);
   }
 }
 
-// Rounds a tile's weights and gradients of scores to words; those of panels without unmasked pairs
+// Rounds a tile's weights and gradients of scores to words; words of panels without unmasked pairs
 // are 0.
 template <class T>
 void GradientScores<T>::round_tile(const GradientPairs<T>& pairs, Index t) {
@@ -192,13 +192,13 @@ void GradientScores<T>::round_tile(const GradientPairs<T>& pairs, Index t) {
   if (call_.sums_values()) join(weights(r), words_.w);
   if (call_.multiplies_keys()) join(gradients(r), words_.ds);
   for (Index x = r; call_.multiplies_queries() && x < end; ++x) {
-    k_.round_weights(gradients(x), kGradientBlock, words_.ds_of_keys + x * kGradientWords);
+    k_.round_weights(gradients(x), kGradientBlock, words_.ds_for_key_sums + x * kGradientWords);
   }
 }
 
 // ---- prefetches -------------------------------------------------------------------------------
 
-// Prefetches panel n of the bias of the tiles' rows, or of its gradient.
+// Prefetches, for the rows of tiles t0 .. t1-1, panel n of the bias (kRead) or of dbias (kWrite).
 template <class T>
 template <core::Access kAccess>
 void GradientScores<T>::prefetch_bias(const GradientPairs<T>& pairs, Index t0, Index t1,

@@ -8,9 +8,9 @@
 
 namespace qkv::attn {
 
-// dk and dv of a block of keys, summed over all queries: dv += w^T dout [keys][E], dk += ds^T q
-// [keys][width]: the products of step 2 (backward.h). Sums are stored once, by finish(). A live
-// key, panel or tile has an unmasked query-key pair.
+// dk [keys][width] and dv [keys][E] of a block of keys in step 2 (backward.h), summed over all
+// queries of the unit: each block of queries adds w^T dout to dv and, for dot products, ds^T q to
+// dk. finish() stores the sums. A live key, panel or tile has an unmasked query-key pair.
 template <class T>
 class KeyGradients {
  public:
@@ -21,7 +21,7 @@ class KeyGradients {
     dv_ = arena.template take<T>(kGradientBlock * p_.E).data();
   }
 
-  // Sets the sums of a block of keys to zero, or to the sums that it continues.
+  // Starts the sums of a block of keys: from the buffer's contents if continues(), else from zero.
   void start(const GradientKeys<T>& keys) {
     const Index count = keys.count();
     const auto begin = [&](const GradientRows<T>& rows, Index width, T* sums) {
@@ -35,7 +35,7 @@ class KeyGradients {
     begin(call_.dv, p_.E, dv_);
     std::fill_n(live_, count, false);
   }
-  // Adds the products with a block of queries, if the pairs do not need the slow path.
+  // Adds the products with a block of queries, unless pairs.need_elementwise().
   void add(const GradientPairs<T>& pairs, const GradientScores<T>& scores);
   // Stores the sums, after the last block of queries.
   void finish(const GradientKeys<T>& keys);
@@ -43,7 +43,8 @@ class KeyGradients {
   // The sums of key n.
   T* dk(Index n) { return dk_ + n * call_.width(); }
   T* dv(Index n) { return dv_ + n * p_.E; }
-  // True if key n has an unmasked pair; may also be true if all keys of the block are finite.
+  // If call_.tells_live: true if key n has an unmasked pair; may also be true without one if all
+  // keys of the block are finite.
   bool is_live(Index n) const { return live_[n]; }
   void set_live(Index n) { live_[n] = true; }
 
@@ -86,12 +87,12 @@ void KeyGradients<T>::add(const GradientPairs<T>& pairs, const GradientScores<T>
     const KeyRange keys{n * kPanel, std::min(end * kPanel, pairs.keys.count())};
     if (!live_tiles[n].empty() && !keys.empty()) {
       if (call_.sums_values()) {
-        add_keys(pairs, keys, live_tiles[n], pairs.queries.dout_of_sums(), scores.weights_of_sums(),
-                 {dv_, p_.E});
+        add_keys(pairs, keys, live_tiles[n], pairs.queries.dout_for_query_sums(),
+                 scores.weights_for_query_sums(), {dv_, p_.E});
       }
       if (call_.multiplies_keys()) {
-        add_keys(pairs, keys, live_tiles[n], pairs.queries.q_of_sums(), scores.gradients_of_sums(),
-                 {dk_, p_.Dk});
+        add_keys(pairs, keys, live_tiles[n], pairs.queries.q_for_query_sums(),
+                 scores.gradients_for_query_sums(), {dk_, p_.Dk});
       }
     }
     n = end;
@@ -105,13 +106,15 @@ void KeyGradients<T>::find_live(const GradientPairs<T>& pairs) {
   }
 }
 
-// Adds rows of queries weighted by columns of `weights` to `to`.
+// For each key n of `keys`, adds the sum of the queries' `rows` in `tiles`, weighted by column n of
+// `weights`, to row n of `to`.
 template <class T>
 void KeyGradients<T>::add_keys(const GradientPairs<T>& pairs, const KeyRange& keys,
                                const KeyRange& tiles, const RowsOf<const T>& rows, const T* weights,
                                const RowsOf<T>& to) const {
   const KeyRange all{pairs.queries.tile_begin(tiles.begin), pairs.queries.tile_end(tiles.end - 1)};
-  // One call sums all keys, but at most kTileRows with kDot2, or 2 kTileRows if masks trim rows.
+  // One kernel call takes all keys, but at most kTileRows of them with kDot2, and at most 2
+  // kTileRows if masks trim rows.
   const bool trims = pairs.trims_rows(tiles.begin, tiles.end);
   const Index step = call_.dot.products == Products::kDot2 ? kTileRows
                      : trims                               ? 2 * kTileRows
@@ -138,7 +141,7 @@ void KeyGradients<T>::finish(const GradientKeys<T>& keys) {
   const Index count = keys.count();
   const auto put = [&](const GradientRows<T>& to, const T* rows, Index width) {
     if (!to.given()) return;
-    if (!to.is_summed() || to.has_rows()) {
+    if (!to.is_summed() || to.has_memory()) {
       return to.put(unit.b, unit.g, row, count, {rows, width}, call_.dot.stop);
     }
     for (Index n = 0; n < count; ++n) {

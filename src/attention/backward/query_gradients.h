@@ -8,10 +8,9 @@
 
 namespace qkv::attn {
 
-// The part of dq that a block of keys adds to a block of queries: dq = ds k [queries][width],
-// summed from zero over the keys of the block: a product of step 2 (backward.h). The array belongs
-// to the block of keys, and deliver() adds it to the shared rows of dq. A live key, panel or tile
-// has an unmasked query-key pair.
+// The part of dq [queries][width] that one block of keys adds to a block of queries in step 2
+// (backward.h): for dot products ds k, summed from zero over these keys. deliver() adds the part to
+// the shared rows of dq. A live key, panel or tile has an unmasked query-key pair.
 template <class T>
 class QueryGradients {
  public:
@@ -21,16 +20,16 @@ class QueryGradients {
     dq_ = arena.template take<T>(kGradientBlock * call.p.Dk).data();
   }
 
-  // Begins with a block of `rows` queries.
+  // Sets the part of dq of a block of `rows` queries to zero.
   void start(Index rows) { std::fill_n(dq_, rows * call_.width(), T(0)); }
-  // Adds the products with the keys, if the pairs do not need the slow path.
+  // Adds the products with the keys, unless pairs.need_elementwise().
   void add(const GradientPairs<T>& pairs, const GradientScores<T>& scores);
-  // The part of row r.
+  // The part of dq for query r of the block.
   T* dq(Index r) { return dq_ + r * call_.width(); }
 
-  // Adds the sums to the shared rows of queries, in task order: each block of queries receives the
-  // blocks of keys in its range of FusedGradientCall::key_blocks in ascending order, even those
-  // without unmasked pairs. Returns false if another task has failed.
+  // Adds the part of dq and the sums of `options` to the shared rows of queries in task order: a
+  // block of queries receives the blocks of keys in its range of FusedGradientCall::key_blocks in
+  // ascending order, even blocks without unmasked pairs. Returns false if another task has failed.
   bool deliver(const GradientPairs<T>& pairs, const GradientOptions<T>& options) const;
 
  private:
@@ -63,7 +62,7 @@ void QueryGradients<T>::add(const GradientPairs<T>& pairs, const GradientScores<
     for (Index n = begin; n < end; ++n) {
       const Index non_finite = goes_around ? pairs.keys.next_non_finite(n, end) : end;
       if (n < non_finite) {
-        k_.weighted_sum(scores.gradients_of_keys(r, n), queries.tile_end(t) - r,
+        k_.weighted_sum(scores.gradients_for_key_sums(r, n), queries.tile_end(t) - r,
                         {rows.data + n / each * rows.stride, rows.stride}, non_finite - n, width,
                         {dq_ + r * width, width});
       }

@@ -13,11 +13,10 @@
 
 namespace qkv::attn {
 
-// Step 1 of the backward pass, before the sweep over keys: what step 2 needs of each query besides
-// its rows,
+// Step 1 of the backward pass (backward.h), before the sweep over keys. It computes for each query
 //   delta = dout . out + sum_j w_j dweights_j - dlse
-// the factor of its weights, and whether it has an unmasked key. A task is a block of queries;
-// results go to the shared arrays of FusedGradientCall.
+// and the factor of its weights (core/weight_factor.h), and finds whether the query has an unmasked
+// key. A task is a block of queries; results go to the shared arrays of FusedGradientCall.
 template <class T>
 class QueryPreparation {
  public:
@@ -36,11 +35,11 @@ class QueryPreparation {
 
  private:
   struct RowFacts {
-    bool needed;
-    bool any_live;
-    double sum;  // sum_j exp(s_j - lse)
-    T weighted;  // sum_j exp(s_j - lse) dweights_j
-    T sink;      // exp(sink - lse)
+    bool needed;    // whether look_at_keys() reads the row's keys
+    bool any_live;  // whether the row has an unmasked key
+    double sum;     // sum_j exp(s_j - lse)
+    T weighted;     // sum_j exp(s_j - lse) dweights_j
+    T sink;         // exp(sink - lse)
   };
   void look_at_keys(Index b, Index h, Index i0, Index rows, BlockScores<T>& scores,
                     RowFacts* facts) const;
@@ -49,7 +48,7 @@ class QueryPreparation {
   void output_deltas(Index b, Index h, Index row, Index rows, T* delta) const;
   T sink_gradient(Index h, const RowFacts& facts, T factor, T delta) const;
 
-  // The elements [.., row] of an operand of (b, h), from row `row` on.
+  // The elements of an operand that has one per query row: those of (b, h) from row `row` on.
   struct RowValues {
     const Operand& x;
     Index first = 0;
@@ -58,7 +57,7 @@ class QueryPreparation {
   RowValues values_of(const Operand& x, Index b, Index h, Index row) const {
     return {x, core::offset_of(x, core::batch_offset(x, p_.batch, b), h, row, 0)};
   }
-  T own_value(const Operand& x, Index b, Index h, Index row) const {
+  T value_of(const Operand& x, Index b, Index h, Index row) const {
     return values_of(x, b, h, row)[0];
   }
   double weight_sum(const Operand& x, Index b, Index h, Index row) const {
@@ -69,7 +68,7 @@ class QueryPreparation {
   const FusedGradientCall<T>& call_;
   const Problem& p_;
   T* out_ = nullptr;      // [kGradientBlock][E]: rows of out
-  T* weights_ = nullptr;  // [kKeyChunk]: of one row and a chunk
+  T* weights_ = nullptr;  // [kKeyChunk]: of one row in one chunk
   T* dweights_ = nullptr;
   T* spare_ = nullptr;
 };
@@ -86,7 +85,7 @@ void QueryPreparation<T>::run(Index b, Index h, Index block, core::Arena& arena)
   T* lse = call_.lse + place;
   T* factor = call_.factor + place;
   T* delta = call_.delta + place;
-  const RowValues own_lse = values_of(call_.from.lse, b, h, first);
+  const RowValues given_lse = values_of(call_.from.lse, b, h, first);
   const RowsOf<const T> q = call_.q.from(b, h, first);
   const RowsOf<const T> dout =
       call_.from.dout.given() ? call_.dout.from(b, h, first) : RowsOf<const T>{};
@@ -100,7 +99,7 @@ void QueryPreparation<T>::run(Index b, Index h, Index block, core::Arena& arena)
   std::uint8_t finite = 1;
   for (Index r = 0; r < rows; ++r) {
     call_.dot.stop();
-    lse[r] = own_lse[r];
+    lse[r] = given_lse[r];
     const bool any_live = lse[r] != -std::numeric_limits<T>::infinity();
     facts[r] = {any_live && needs_keys(h, i0 + r, lse[r]), any_live, 0, T(0), T(0)};
     const Operand& sums = call_.to.weight_sums.given() ? before : call_.from.weight_sums;
@@ -129,14 +128,14 @@ void QueryPreparation<T>::run(Index b, Index h, Index block, core::Arena& arena)
   const RowsOf<T> dq = call_.to.q.given() ? call_.dq.from(b, h, first) : RowsOf<T>{};
   T sink_sum(0);
   for (Index r = 0; r < rows; ++r) {
-    if (p_.sinks.given()) facts[r].sink = core::weight_exp(own_value(p_.sinks, 0, h, 0) - lse[r]);
+    if (p_.sinks.given()) facts[r].sink = core::weight_exp(value_of(p_.sinks, 0, h, 0) - lse[r]);
     const bool knows_sum = facts[r].needed || call_.from.weight_sums.given();
     factor[r] =
         knows_sum ? core::weight_factor(lse[r], facts[r].sum + double{facts[r].sink}) : T(1);
     if (!facts[r].any_live) delta[r] = T(0);  // even if dout is non-finite there
     if (call_.tells_live) call_.row_live[place + r] = static_cast<std::uint8_t>(facts[r].any_live);
     delta[r] += facts[r].weighted * factor[r];
-    if (call_.from.dlse.given()) delta[r] -= own_value(call_.from.dlse, b, h, first + r);
+    if (call_.from.dlse.given()) delta[r] -= value_of(call_.from.dlse, b, h, first + r);
     if (call_.to.sinks.given()) sink_sum += sink_gradient(h, facts[r], factor[r], delta[r]);
     if (call_.to.alibi.given()) call_.alibi_rows[place + r] = T(0);
     if (call_.sums_bias_rows()) call_.bias_rows[place + r] = T(0);
@@ -151,8 +150,8 @@ void QueryPreparation<T>::run(Index b, Index h, Index block, core::Arena& arena)
   call_.order.begin(of_block, call_.key_blocks[of_block].begin);
 }
 
-// The range of key blocks that contains all keys which interval masks allow the queries from `at`
-// on.
+// The range of key blocks that contains all keys which interval masks allow the `rows` queries from
+// `at` on.
 template <class T>
 KeyRange QueryPreparation<T>::live_blocks(QueryAt at, Index rows, Index Tk) const {
   KeyRange keys{Tk, 0};
@@ -174,7 +173,7 @@ bool QueryPreparation<T>::needs_keys(Index h, Index i, T lse) const {
   if (p_.has_part_of_keys() || call_.from.weight_sums.given()) return false;
   if (core::has_large_lse(lse) || call_.has_dweights(i)) return true;
   // lse may come from the sink alone.
-  return p_.sinks.given() && (lse == own_value(p_.sinks, 0, h, 0) || !std::isfinite(lse));
+  return p_.sinks.given() && (lse == value_of(p_.sinks, 0, h, 0) || !std::isfinite(lse));
 }
 
 // Computes dout . out of some rows, summing channels in the order of the scores: if one weight is 1
@@ -202,14 +201,14 @@ void QueryPreparation<T>::output_deltas(Index b, Index h, Index row, Index rows,
 // Gradient of the sink, a score whose value is 0: dsink = w_sink (0 - delta).
 template <class T>
 T QueryPreparation<T>::sink_gradient(Index h, const RowFacts& facts, T factor, T delta) const {
-  const T sink = own_value(p_.sinks, 0, h, 0);
+  const T sink = value_of(p_.sinks, 0, h, 0);
   if (sink == -std::numeric_limits<T>::infinity()) return T(0);
   if (!facts.any_live) return -delta;  // lse = sink: w_sink = 1
   return -(facts.sink * factor) * delta;
 }
 
-// Finds whether rows have unmasked keys, and sums their weights and weighted dweights, chunk by
-// chunk.
+// For rows that are `needed`: finds whether they have unmasked keys, and sums exp(s_j - lse) and
+// exp(s_j - lse) dweights_j over the keys, chunk by chunk.
 template <class T>
 void QueryPreparation<T>::look_at_keys(Index b, Index h, Index i0, Index rows,
                                        BlockScores<T>& scores, RowFacts* facts) const {

@@ -8,7 +8,8 @@ namespace qkv::attn {
 
 // A block of the forward pass (docs/performance.md#the-forward-pass): up to kBlockRows query rows
 // of one key head against the keys, chunk by chunk and two tiles at a time: scores, softmax,
-// weighted sum of values. No buffer holds scores, keys or values of more than one chunk.
+// weighted sum of values. The block's buffers hold scores, keys and values of at most one chunk;
+// keys that the pass packed for all blocks (`packed`) are not in them.
 template <class T>
 class FusedBlock {
  public:
@@ -26,7 +27,7 @@ class FusedBlock {
   const QueryRows<T>& queries() const { return scores.queries; }
 
   // Processes all chunks that have a live key; the merged softmax state is then in `state`. With
-  // `continues`, continue_from() sets the state from which the first chunk continues.
+  // `continues`, continue_from() is called to set the state from which the first chunk continues.
   template <class Continue>
   void run(bool with_values, bool continues, const Continue& continue_from) {
     const Index step = p_.key_chunk;
@@ -44,9 +45,9 @@ class FusedBlock {
     }
     state.use_merged();
   }
-  // Computes the softmax state of the chunk at key j0 in state.chunk, two tiles at a time; then
-  // calls use(first row, rows) for the two tiles. Two tiles without a live key (a key that masks
-  // allow some row) are skipped.
+  // Goes through the chunk at key j0, two tiles at a time: computes their softmax state over this
+  // chunk in state.chunk, then calls use(first row, rows). If neither tile has a live key (a key
+  // that masks allow some row), use is not called.
   template <class Use>
   void chunk(Index j0, bool with_values, const Use& use) {
     using Tiles = typename BlockScores<T>::Tiles;

@@ -11,8 +11,8 @@
 #include "core/results.h"
 #include "core/stop.h"
 
-// Sums for pooled weights: the part that one chunk of keys adds to the m x n cells of a query head.
-// It is a part of ColumnPass.
+// Sums for pooled weights: what one chunk of keys adds to the m x n cells of a query head. Used by
+// ColumnPass.
 namespace qkv::attn {
 
 using core::KeyRange;
@@ -36,7 +36,7 @@ class CellPlaces {
       for (Index col = 0; col < to_.n; ++col) at(row, col) = T(0);
     }
   }
-  // Divides the sums over queries to give means.
+  // Divides each cell by its number of queries, of Tq in all, so that sums become means.
   void divide(Index Tq, const core::StopPoint& stop) const {
     for (Index row = 0; row < to_.m; ++row) {
       stop();
@@ -51,10 +51,10 @@ class CellPlaces {
   T* first_ = nullptr;
 };
 
-// The partial sums of one chunk of keys, to which queries are added in ascending order: for each
-// key a sum ([kKeyChunk]) over the queries of a row of cells, in blocks of kGradientBlock queries;
-// when a row of cells is complete, the sum over each cell's keys. Arrays belong to the worker. A
-// live key, panel or tile has an unmasked query-key pair.
+// Sums of weights over one chunk of keys, to which queries are added in ascending order. For each
+// key of the chunk, weights are summed over the queries of the current row of cells, in blocks of
+// kGradientBlock queries. When a row of cells is complete, these sums are summed over the keys of
+// each cell. A live key, panel or tile has an unmasked query-key pair.
 template <class T>
 class CellSums {
  public:
@@ -76,6 +76,7 @@ class CellSums {
     return x;
   }
 
+  // Starts with the chunk `keys` of a head with Tq queries and Tk keys.
   void start(Index Tq, Index Tk, const KeyRange& keys) {
     Tq_ = Tq;
     finished_ = 0;
@@ -92,8 +93,8 @@ class CellSums {
   }
   // The query after the last one of the current row of cells.
   Index end_of_row() const { return end_; }
-  // The array [kKeyChunk] to which the caller adds the weights of the next queries: those of the
-  // current block and row of cells, before end_of_row().
+  // The array [kKeyChunk] to which the caller adds the weights of the next queries, which must be
+  // before end_of_row() and in one block of kGradientBlock queries.
   T* block() {
     live_ = true;
     return block_;
@@ -103,7 +104,7 @@ class CellSums {
     if (i % core::kGradientBlock == 0 || i == end_) add_block();
     while (end_ <= i && row_ < m_) finish_row();
   }
-  // Adds the rows of cells that were completed since the last delivery to the caller's cells.
+  // Adds to the caller's cells the rows of cells that were completed since the last delivery.
   void deliver(const CellPlaces<T>& to) {
     for (Index row = 0; row < finished_; ++row) {
       const T* parts = parts_ + row * stride_;
@@ -139,18 +140,18 @@ class CellSums {
   }
 
   Index m_ = 0, n_ = 0, Tq_ = 0;
-  Index row_ = 0;      // current row of cells
-  Index end_ = 0;      // end of the row's queries
-  bool live_ = false;  // whether any query of the row has a live key in this chunk
-  T* total_ = nullptr;
-  T* block_ = nullptr;  // sums over the current block of queries
-  Index cells_ = 0;     // number of columns of cells with keys in this chunk
-  Index* cell_of_ = nullptr;
-  Index* key_end_ = nullptr;  // end of each cell's keys, from the chunk's first key
-  Index finished_ = 0;        // number of completed rows of cells
-  Index* row_of_ = nullptr;
+  Index row_ = 0;             // current row of cells
+  Index end_ = 0;             // end of the row's queries
+  bool live_ = false;         // whether any query of the row has a live key in this chunk
+  T* total_ = nullptr;        // [kKeyChunk]: sums over the row of cells, without the current block
+  T* block_ = nullptr;        // [kKeyChunk]: sums over the current block of queries
+  Index cells_ = 0;           // number of columns of cells with keys in this chunk
+  Index* cell_of_ = nullptr;  // [cells_]: which columns of cells these are
+  Index* key_end_ = nullptr;  // [cells_]: end of each cell's keys, from the chunk's first key
+  Index finished_ = 0;        // number of completed rows of cells that are not delivered yet
+  Index* row_of_ = nullptr;   // [finished_]: which rows of cells these are
   Index stride_ = 0;
-  T* parts_ = nullptr;  // [finished][cells]
+  T* parts_ = nullptr;  // [finished_][stride_]: sums over the keys of each cell
 };
 
 }  // namespace qkv::attn

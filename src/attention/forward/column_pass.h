@@ -16,9 +16,9 @@
 // Results that are sums over pairs: of weights over queries (column_sums, value_sums) or over the
 // pairs of a cell (pooled), and of the terms of the entropy over keys. One pass that recomputes
 // scores gives them all, once the softmax of every row is known. A task is one chunk of keys of a
-// query head; it goes through the queries in blocks of kGradientBlock. A task owns its columns; the
-// parts that chunks add to rows and cells are accumulated in task order, with a counter for each
-// block of queries.
+// query head; it goes through the queries in blocks of kGradientBlock. No other task writes to the
+// columns of these keys. Rows (entropy) and cells are sums over chunks, which add to them in task
+// order, with a counter for each block of queries.
 namespace qkv::attn {
 
 using core::kGradientBlock;
@@ -40,7 +40,7 @@ class ColumnPass {
   template <class AnyArena>
   Worker take_worker(AnyArena& arena) const;
 
-  // Runs the pass for the units of a block; `packed(n)` are the panels of the n-th unit, or null.
+  // Runs the pass for the units of a block; packed(n): the n-th unit's packed panels, or null.
   template <class Packed>
   void run(runtime::Call& call, const UnitBlock& units, const Packed& packed) const;
 
@@ -53,8 +53,9 @@ class ColumnPass {
   };
 
  private:
-  // Whether columns are summed over listed queries, and whether the pass goes through all queries.
+  // Whether columns are summed over listed queries only.
   bool lists_queries() const { return to_.columns.indices.given(); }
+  // Whether the pass goes through all queries.
   bool takes_all() const {
     return to_.entropy.given() || to_.pooled.given() || (to_.columns.given() && !lists_queries());
   }
@@ -65,7 +66,7 @@ class ColumnPass {
   }
   Index block_index(const KeyUnit& unit, Index h, Index block) const {
     if (!p_.packed()) return (unit.b * p_.H + h) * blocks_of_head() + block;
-    // Each sequence starts a new block, so it may need one more than its rows fill.
+    // Each sequence starts a new block, so it may have one block more than its rows fill.
     return h * blocks_of_head() + unit.s.q0 / kGradientBlock + unit.b + block;
   }
   T* entropy_at(const KeyUnit& unit, Index h, Index i) const {
@@ -75,7 +76,7 @@ class ColumnPass {
   }
   void prepare_block(const KeyUnit& unit, Index h, Index block) const;
   void measure_values(const KeyUnit& unit, Index chunk, Worker& w) const;
-  void named_rows(BlockScores<T>& x, const Chunk& chunk, Worker& w) const;
+  void listed_rows(BlockScores<T>& x, const Chunk& chunk, Worker& w) const;
   bool all_rows(BlockScores<T>& x, const Chunk& chunk, runtime::Call& call, Worker& w) const;
   bool deliver(const Chunk& chunk, Index block, runtime::Call& call, Worker& w) const;
   void add_rows(BlockScores<T>& x, const Chunk& chunk, const kernels::WeightSums<T>& to,
@@ -89,7 +90,7 @@ class ColumnPass {
   const Results& to_;
   const RowStates<T>& states_;
   T* log_sums_ = nullptr;            // [B,H,q_rows]: ln of each row's sum, for entropy
-  KeyRange* live_chunks_ = nullptr;  // chunks that masks allow each block of queries
+  KeyRange* live_chunks_ = nullptr;  // chunks that interval masks allow each block of queries
   runtime::TaskOrder order_;         // counters of the blocks, for ordered accumulation
   T* lengths_ = nullptr;             // [B,G,k_rows]: Euclidean length of each value
 };
@@ -180,14 +181,15 @@ void ColumnPass<T>::run(runtime::Call& call, const UnitBlock& units, const Packe
                   const Chunk chunk{unit, h, number, {j0, std::min(unit.s.Tk, j0 + p_.key_chunk)}};
                   std::fill_n(w.total, kKeyChunk, T(0));
                   if (takes_all() && !all_rows(x, chunk, call, w)) return;
-                  if (to_.columns.given() && lists_queries()) named_rows(x, chunk, w);
+                  if (to_.columns.given() && lists_queries()) listed_rows(x, chunk, w);
                   if (to_.columns.given()) write_columns(chunk, w);
                 });
   of_cells([&](const CellPlaces<T>& cells, Index Tq) { cells.divide(Tq, call_.stop); });
 }
 
-// First step, a task for each block of queries: finds the chunks that interval masks allow the
-// block, sets the results of rows to their start value, and starts the block's counter.
+// First step of run(), a task for each block of queries: finds the chunks that interval masks allow
+// the block, and starts the block's counter. For the entropy, computes log_sums_ and starts each
+// row's sum at 0, or at NaN in NaN rows.
 template <class T>
 void ColumnPass<T>::prepare_block(const KeyUnit& unit, Index h, Index block) const {
   call_.stop();
@@ -206,7 +208,8 @@ void ColumnPass<T>::prepare_block(const KeyUnit& unit, Index h, Index block) con
   const Index index = block_index(unit, h, block);
   KeyRange& chunks = live_chunks_[index] = {};
   if (!live.empty()) chunks = {live.begin / p_.key_chunk, core::divide_up(live.end, p_.key_chunk)};
-  // A cell may have queries of several blocks, so all chunks add to cells in order.
+  // In pooling, each chunk waits for its turn at each block, even if masks forbid all their pairs:
+  // a row of cells that it has summed over earlier blocks may end in this block.
   if (is_ordered()) order_.begin(index, to_.pooled.given() ? 0 : chunks.begin);
 }
 
@@ -223,14 +226,14 @@ void ColumnPass<T>::measure_values(const KeyUnit& unit, Index chunk, Worker& w) 
 }
 
 template <class T>
-void ColumnPass<T>::named_rows(BlockScores<T>& x, const Chunk& chunk, Worker& w) const {
-  const core::ColumnSumsResult& named = to_.columns;
+void ColumnPass<T>::listed_rows(BlockScores<T>& x, const Chunk& chunk, Worker& w) const {
+  const core::ColumnSumsResult& listed = to_.columns;
   std::fill_n(w.total, kKeyChunk, T(0));
-  for (Index n0 = 0; n0 < named.count; n0 += kGradientBlock) {
+  for (Index n0 = 0; n0 < listed.count; n0 += kGradientBlock) {
     x.queries.clear();
-    for (Index n = n0; n < std::min(named.count, n0 + kGradientBlock); ++n) {
-      x.queries.add(chunk.h, core::load<Index>(named.indices.dtype, named.indices.data,
-                                               n * named.indices.row_stride));
+    for (Index n = n0; n < std::min(listed.count, n0 + kGradientBlock); ++n) {
+      x.queries.add(chunk.h, core::load<Index>(listed.indices.dtype, listed.indices.data,
+                                               n * listed.indices.row_stride));
     }
     std::fill_n(w.block, kKeyChunk, T(0));
     const kernels::WeightSums<T> to{w.block, nullptr, nullptr};
@@ -241,7 +244,8 @@ void ColumnPass<T>::named_rows(BlockScores<T>& x, const Chunk& chunk, Worker& w)
   }
 }
 
-// Adds the chunk's weights of all queries; returns false if the call has failed.
+// Adds the weights of all queries for the chunk's keys to w.total, and to entropies and cells if
+// requested. Returns false if the call has failed.
 template <class T>
 bool ColumnPass<T>::all_rows(BlockScores<T>& x, const Chunk& chunk, runtime::Call& call,
                              Worker& w) const {
@@ -276,7 +280,7 @@ bool ColumnPass<T>::all_rows(BlockScores<T>& x, const Chunk& chunk, runtime::Cal
   return true;
 }
 
-// Adds the weights of the rows of one block to the sums `to`.
+// Adds the weights of the rows of one block to the sums `to` and, if requested, to w.cells.
 template <class T>
 void ColumnPass<T>::add_rows(BlockScores<T>& x, const Chunk& chunk,
                              const kernels::WeightSums<T>& to, Worker& w) const {
@@ -294,8 +298,8 @@ void ColumnPass<T>::add_rows(BlockScores<T>& x, const Chunk& chunk,
   });
 }
 
-// Adds the weights of rows from `first` to before `end` that are in the same tile as row `first`;
-// returns the row after the last one added.
+// Adds the weights of the rows from `first` on, before `end`, that are in the tile of row `first`;
+// returns the row after them.
 template <class T>
 Index ColumnPass<T>::add_run(const BlockScores<T>& x, Index first, Index end,
                              const kernels::WeightSums<T>& to) const {

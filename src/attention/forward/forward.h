@@ -13,12 +13,12 @@
 #include "core/results.h"
 
 // The fused forward pass of attention (Dao et al. 2022, section 3.1; chunks of the softmax are
-// merged as in Milakov and Gimelshein 2018). A unit (key head) has one of two strategies, with
-// bit-identical results:
+// merged as in Milakov and Gimelshein 2018). A call processes its units (key heads) by one of two
+// strategies, with bit-identical results:
 //   many queries   all keys are packed once, then blocks of queries are tasks
-//   few queries    one block of queries, which reads keys as they are stored or packs a chunk at a
-//                  time; neighbouring chunks are a task, and their partial results are merged in
-//                  order afterwards (unless one chunk has all keys)
+//   few queries    a unit's queries are one block, which reads keys as they are stored or packs a
+//                  chunk at a time; neighbouring chunks are a task, and the chunks' partial results
+//                  are merged in order afterwards (unless one chunk has all keys)
 namespace qkv::attn {
 
 using core::MeasuringArena;
@@ -31,8 +31,8 @@ inline constexpr Index kFewRows = 48;
 
 // The forward pass of one call. Its shared memory holds, for a block of units, packed panels
 // [panels][Dk][kPanel] or partial results of chunks, and RowStates if a pass that recomputes scores
-// follows. Its task functions are the steps: pack() and query_block(), or key_chunks() and
-// merge_chunks().
+// follows. The tasks of its steps are pack() and query_block() or, for few queries, key_chunks()
+// and merge_chunks().
 template <class T>
 class FusedForward {
  public:
@@ -59,7 +59,7 @@ class FusedForward {
   void run_units(runtime::Call& call, Index begin, Index end);
 
  private:
-  // Elements of the partial results of one chunk for a unit's rows: max, sum, acc.
+  // Number of elements of the partial results of one chunk for a unit's rows: max, sum, acc.
   Index partial_values() const { return most_rows() * (2 + call_.padded_width()); }
   // Largest number of query rows of a unit.
   Index most_rows() const { return p_.G > 0 ? p_.H / p_.G * p_.Tq : 0; }
@@ -67,11 +67,11 @@ class FusedForward {
   bool with_values() const { return to_.out.given() || to_.state.acc.given(); }
   // Whether a later pass recomputes scores and needs the state of each row's softmax.
   bool needs_states() const { return looks_inside(to_) || columns_.wanted(); }
-  // Pieces of a unit in the shared memory: panels, or partial results of chunks.
+  // Number of pieces of a unit in the shared memory: panels, or partial results of chunks.
   Index pieces_of(const KeyUnit& unit) const {
     return few_queries() ? live_chunks(unit).size() : core::divide_up(unit.s.Tk, kPanel);
   }
-  // Chunks with a key that interval masks allow for at least one of the unit's rows.
+  // The chunks from the first to the last key that interval masks allow some row of the unit.
   KeyRange live_chunks(const KeyUnit& unit) const;
   Index piece_values() const { return few_queries() ? partial_values() : kPanel * p_.Dk; }
   Index most_pieces() const;
@@ -82,12 +82,13 @@ class FusedForward {
     T* sum = nullptr;
     T* acc = nullptr;
   };
-  // Partial results of the block's unit n for a chunk, counted from the unit's first live chunk.
+  // Partial results of the block's unit n. `chunk` is counted from the unit's first live chunk.
   Partial partial_of(Index n, Index chunk) const {
     T* first = shared_ + (units_.offset(n) + chunk) * piece_values();
     return {first, first + most_rows(), first + 2 * most_rows()};
   }
 
+  // The packed panels of the block's unit n; null for few queries.
   const T* packed(Index n) const {
     return few_queries() ? nullptr : shared_ + units_.offset(n) * piece_values();
   }
@@ -310,7 +311,7 @@ void FusedForward<T>::merge_chunks(const KeyUnit& unit, Index n, core::Arena& ar
 
 // ---- results of rows ------------------------------------------------------------------------
 
-// The place of a query's row in a result.
+// The offset, in elements, of the block's row r in a result.
 template <class T>
 Index FusedForward<T>::place_in(const ResultOperand& x, const FusedBlock<T>& block, Index r) const {
   const KeyUnit& unit = block.queries().unit();
@@ -374,8 +375,8 @@ void FusedForward<T>::finish(FusedBlock<T>& block) {
   write(block, empty);
 }
 
-// Merges the sinks: one more score per row, whose value is 0. A sink of -inf counts as none. A sink
-// of NaN or +inf makes rows with live keys NaN and is the lse of rows without live keys.
+// Merges the sinks: one more score per row, whose value vector is 0. A sink of -inf counts as none.
+// A sink of NaN or +inf makes rows with live keys NaN, and is the lse of rows without live keys.
 template <class T>
 void FusedForward<T>::add_sinks(FusedBlock<T>& block, const bool* empty) {
   const QueryRows<T>& queries = block.queries();

@@ -57,7 +57,7 @@ class FusedInspection {
     return &m == &to.raw_scores || &m == &to.capped_scores;
   }
   void all_rows(BlockScores<T>& x, Worker& w) const;
-  void named_rows(BlockScores<T>& x, const RowsResult& m, Index n0, Index count, Worker& w) const;
+  void listed_rows(BlockScores<T>& x, const RowsResult& m, Index n0, Index count, Worker& w) const;
   void row_weights(const BlockScores<T>& x, Index r, T* to) const;
   void put(const BlockScores<T>& x, const RowsResult& m, Index r, Index to_row, Index j0,
            const T* values, Index n) const;
@@ -110,14 +110,14 @@ void FusedInspection<T>::run(runtime::Call& call, const UnitBlock& units,
           Worker w = take_worker(arena);
           x.start(unit, packed(n));
           const Index n0 = task * kBlockRows;
-          named_rows(x, *m, n0, std::min(kBlockRows, unit.heads * m->count - n0), w);
+          listed_rows(x, *m, n0, std::min(kBlockRows, unit.heads * m->count - n0), w);
         });
   }
 }
 
 // ---- matrices -------------------------------------------------------------------------------
 
-// Writes the weights of row r for the keys of its piece: 0 where masked, NaN for unmasked keys of a
+// Writes the weights of row r for the keys x.piece(r): 0 where masked, NaN for unmasked keys of a
 // NaN row.
 template <class T>
 void FusedInspection<T>::row_weights(const BlockScores<T>& x, Index r, T* to) const {
@@ -145,7 +145,7 @@ void FusedInspection<T>::put(const BlockScores<T>& x, const RowsResult& m, Index
 }
 
 // Stores a row's weights, dropped weights or masked scores for all keys of one chunk. Keys outside
-// the row's piece are masked.
+// x.piece(r) are masked.
 template <class T>
 void FusedInspection<T>::put_scored(BlockScores<T>& x, const RowsResult& m, Index r, Index to_row,
                                     Index j0, Index keys, Worker& w) const {
@@ -196,16 +196,16 @@ void FusedInspection<T>::all_rows(BlockScores<T>& x, Worker& w) const {
   for (Index r = 0; to_.top.count > 0 && r < x.queries.count(); ++r) fill_top(x, r, w);
 }
 
-// Writes the requested rows of a result with row indices. Item n of n0 .. n0 + count - 1 is head
-// n / m.count of the unit and row index n % m.count of the list.
+// Writes rows of a result that lists queries. Item n of n0 .. n0 + count - 1 is query n % m.count
+// of the list, in head n / m.count of the unit.
 template <class T>
-void FusedInspection<T>::named_rows(BlockScores<T>& x, const RowsResult& m, Index n0, Index count,
-                                    Worker& w) const {
+void FusedInspection<T>::listed_rows(BlockScores<T>& x, const RowsResult& m, Index n0, Index count,
+                                     Worker& w) const {
   using Tiles = typename BlockScores<T>::Tiles;
   for (Index n = n0; n < n0 + count; ++n) {
-    const Index name =
+    const Index query =
         core::load<Index>(m.indices.dtype, m.indices.data, n % m.count * m.indices.row_stride);
-    x.queries.add(x.queries.unit().first_head + n / m.count, name);
+    x.queries.add(x.queries.unit().first_head + n / m.count, query);
   }
   const Index Tk = x.queries.unit().s.Tk;
   const bool all = shows_all(to_, m);
@@ -230,7 +230,7 @@ void FusedInspection<T>::named_rows(BlockScores<T>& x, const RowsResult& m, Inde
 
 // A row's largest weights and their keys, in the caller's buffers. During the search they are a
 // heap, whose first element is the next to be replaced: the smallest weight, and among equal
-// weights that of the highest key.
+// weights the one with the highest key.
 template <class T>
 struct FusedInspection<T>::TopRow {
   T* weights = nullptr;

@@ -11,11 +11,11 @@
 
 namespace qkv::attn {
 
-// The slow path of the weighted sum: keys of a chunk whose value is non-finite (NaN or infinite in
-// some channel). Such a value reaches only the rows that attend to its key. A masked key has weight
-// 0, and 0 times NaN or infinity is NaN. Keys are therefore searched for non-finite values only
-// when a sum is NaN (docs/performance.md#non-finite-values) or an earlier chunk had one. A live
-// key, panel or tile has an unmasked query-key pair.
+// Finds the keys of a chunk whose value is non-finite (NaN or infinite in some channel), and adds
+// such values to the weighted sums of only those rows that attend to their keys: the weight of a
+// masked key is 0, but 0 times NaN or infinity is NaN. Values are searched only if a sum is NaN in
+// this chunk (docs/performance.md#non-finite-values) or was in an earlier one. A live key, panel or
+// tile has an unmasked query-key pair.
 template <class T>
 class NonFiniteValues {
  public:
@@ -30,7 +30,7 @@ class NonFiniteValues {
     }
   }
 
-  // Begins a chunk. The value of its key n is row first_key + n of `rows` and, unless values are
+  // Begins a chunk. The value of its key n is row first_key() + n of `rows` and, unless values are
   // read as they are stored or are words of two keys, row n of `values`.
   void begin_chunk(const StoredRows& values, const core::HeadRows& rows) {
     values_ = values;
@@ -38,7 +38,7 @@ class NonFiniteValues {
     found_ = {};
     has_looked_ = false;
   }
-  // Whether a chunk so far had a NaN in its sums, so that further chunks are searched first.
+  // Whether sums of a chunk so far had a NaN, so that later chunks are searched before their sums.
   bool are_expected() const { return are_expected_; }
   bool has_looked() const { return has_looked_; }
   const KeySet& found() const { return found_; }
@@ -54,7 +54,7 @@ class NonFiniteValues {
   // Adds keys begin .. end-1 (one step of the products, in which a key has a non-finite value) to
   // the sums `to` of tile t's rows.
   void add(const BlockScores<T>& scores, Index t, Index begin, Index end, T* to);
-  // Recomputes the sums of tile t element-wise, key by key.
+  // Recomputes the sums of tile t key by key, without masked keys.
   void sum_elementwise(BlockScores<T>& scores, SoftmaxState<T>& state, Index t);
 
  private:
@@ -73,7 +73,7 @@ class NonFiniteValues {
   KeySet found_;
   bool has_looked_ = false;
   bool are_expected_ = false;
-  unsigned ambiguous_ = 0;  // bit n: the n-th of the current tiles
+  unsigned ambiguous_ = 0;  // bit n: whether the n-th of the two tiles is_ambiguous
   T* row_ = nullptr;        // [padded E]: a widened value
   core::AmxSums<T> amx_;
 };
@@ -108,7 +108,7 @@ bool NonFiniteValues<T>::is_non_finite(const BlockScores<T>& scores, Index n) co
 
 // The second key of a word is added first (core/bfloat16_products.h). If masks let a row attend to
 // a non-finite value whose weight is 0, only the score tells whether the pair is masked (a score of
-// -inf) or not (rounding or dropout): the tile is ambiguous.
+// -inf) or not (the weight was rounded to 0 or dropped): the tile is ambiguous.
 template <class T>
 void NonFiniteValues<T>::add(const BlockScores<T>& scores, Index t, Index begin, Index end, T* to) {
   if (call_.products == Products::kAmx) return add_step(scores, t, begin, end, to);
@@ -130,7 +130,7 @@ void NonFiniteValues<T>::add(const BlockScores<T>& scores, Index t, Index begin,
   }
 }
 
-// Adds a step of AMX products.
+// Adds keys begin .. end-1, a step of AMX products.
 template <class T>
 void NonFiniteValues<T>::add_step(const BlockScores<T>& scores, Index t, Index begin, Index end,
                                   T* to) {
@@ -150,7 +150,7 @@ void NonFiniteValues<T>::add_step(const BlockScores<T>& scores, Index t, Index b
   }
 }
 
-// Adds weight * value of row `key` of the unit as term n of the current step.
+// Adds weight * (value of the unit's key `key`) as term n of the current step of AMX products.
 template <class T>
 void NonFiniteValues<T>::add_to_step(Index key, Index n, T weight) {
   const Index offset = rows_.offset(key);
@@ -166,8 +166,8 @@ void NonFiniteValues<T>::add_value(const BlockScores<T>& scores, Index n, const 
   k_.stored_sum({weight, kScoreStride}, 1, value, 1, p_.E, {row, width_}, {});
 }
 
-// Sums over live keys only. Weights do not identify them (a live key's weight may be 0 by rounding
-// or dropout), so the scores are recomputed.
+// Sums over live keys only. The scores are recomputed, since weights do not tell which keys are
+// live: a live key's weight may be 0 by rounding or dropout.
 template <class T>
 void NonFiniteValues<T>::sum_elementwise(BlockScores<T>& scores, SoftmaxState<T>& state, Index t) {
   const QueryRows<T>& queries = scores.queries;
@@ -204,7 +204,7 @@ void NonFiniteValues<T>::sum_elementwise(BlockScores<T>& scores, SoftmaxState<T>
   }
 }
 
-// Adds weight * value of row `key` of the unit to `row`, as a word whose other half is 0.
+// Adds weight * (value of the unit's key `key`) to `row`, as a word whose other half is 0.
 template <class T>
 void NonFiniteValues<T>::add_rounded(Index key, T weight, T* row) const {
   T words[kPanel] = {weight};

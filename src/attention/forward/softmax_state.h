@@ -39,8 +39,8 @@ class SoftmaxState {
       std::fill_n(acc + r * width_, width_, T(0));
     }
   }
-  // Resets rows whose live keys are all in one chunk: its results are written as the rows' own
-  // state, so that nothing is merged.
+  // Resets rows whose live keys are all in one chunk. The chunk's results are then written directly
+  // to max, sum and acc, so that nothing is merged.
   void reset_for_one_chunk(Index rows) {
     merges_ = false;
     reset_softmax(rows);

@@ -173,8 +173,8 @@ void ValueSums<T>::sum_tile(const BlockScores<T>& scores, Index t, Index t1, Key
   }
 }
 
-// Adds the weighted values of `keys`, all in live panels, to the sums of tile t;
-// NonFiniteValues::add adds those that are non-finite.
+// Adds the weighted values of `keys`, all in live panels, to the sums of tile t. Non-finite values
+// are left to NonFiniteValues::add().
 template <class T>
 void ValueSums<T>::sum_run(const BlockScores<T>& scores, Index t, KeyRange keys, T* to) {
   if (non_finite_.found().none()) return sum_keys(scores, t, t + 1, keys, to);

@@ -8,7 +8,7 @@
 #include "attention/tiles/additive_scores.h"
 
 // The part of the additive score that does not depend on queries: its packed parameters, and for
-// each key j and query head a row right_j = exp(2 Wk k_j), one element per unit.
+// each key j and query head a row of exponentials, right_j = exp(2 Wk k_j), one for each unit.
 namespace qkv::attn {
 
 template <class T>
@@ -24,16 +24,16 @@ class AdditiveKeys {
     scores_.keys = keys_.places;
   }
 
-  // Takes memory for the keys of `entries` batch entries at a time.
+  // Takes memory for the rows of `entries` batch entries at a time.
   template <class AnyArena>
   void take(const Problem& p, Index entries, AnyArena& arena);
   std::size_t worker_bytes() const { return keys_.worker_bytes(key_product_.padded_units()); }
   // Packs the parameters. `tools` must be those of the problem given to the constructor.
   void prepare(const FusedCall<T>& tools, runtime::Call& call);
-  // Computes the rows of `entries`, which replace those of earlier calls.
+  // Computes the rows of the keys of `entries`. They replace the rows that earlier calls computed.
   void make(const FusedCall<T>& tools, const Entries& entries, runtime::Call& call);
 
-  // The scores with their key arrays set; those of queries are not set.
+  // The additive scores, of which only the arrays of keys are set, not those of queries.
   const AdditiveScores<T>& scores() const { return scores_; }
   const InputRows<T>& keys() const { return keys_; }
   const RowProduct<T>& query_product() const { return query_product_; }

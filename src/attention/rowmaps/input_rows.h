@@ -14,7 +14,8 @@
 // compute from them.
 namespace qkv::attn {
 
-// Returns an operand for C-ordered rows of `width` elements at `places`.
+// Returns an operand for the array that `places` indexes, C-ordered, with rows of `width` elements.
+// `data` is the address of batch entry 0, present or not (see origin()).
 template <class T, class Void = const void>
 core::BasicOperand<Void> rows_operand(const Problem& p, const RowPlaces& places, Index width,
                                       T* data) {
@@ -45,16 +46,18 @@ T* origin(T* rows, const RowPlaces& places, Index width) {
   return reinterpret_cast<T*>(address - static_cast<std::uintptr_t>(before) * sizeof(T));
 }
 
-// Calls f(b, head, first row, rows, arena) in parallel for blocks of all rows of the entries.
+// Calls f(b, head, first row, number of rows, arena) in parallel for blocks of rows that cover all
+// heads of the entries. For packed sequences, which are not divided by entries, b is entries.begin
+// and rows are numbered through all sequences.
 template <class F>
 void for_each_row_block(runtime::Call& call, const RowPlaces& places, const Entries& entries,
                         const F& f) {
   const Index blocks = core::divide_up(places.rows, kProductRows);
   call.for_each_task(places.entries(entries.size()) * places.heads * blocks,
                      [&](Index task, core::Arena& arena) {
-                       const Index head = task / blocks;
+                       const Index entry_head = task / blocks;
                        const Index row = task % blocks * kProductRows;
-                       f(entries.begin + head / places.heads, head % places.heads, row,
+                       f(entries.begin + entry_head / places.heads, entry_head % places.heads, row,
                          std::min(kProductRows, places.rows - row), arena);
                      });
 }
@@ -93,8 +96,8 @@ struct InputRows {
   reference::RowAt<T> at(Index b, Index head, Index row) const {
     return {.b = b, .head = input_head(head), .row = row, .angles = angles.of(b, row)};
   }
-  // `count` rows from (b, head, row) on, where `head` is one of places.heads, as contiguous T: in
-  // place, or copied to `copy`.
+  // `count` rows from (b, head, row) on, where `head` is one of places.heads, each a run of
+  // contiguous T: in place, rows x.row_stride apart, if x is stored so; else copied to `copy`.
   RowsOf<const T> plain(Index b, Index head, Index row, Index count, T* copy) const {
     const core::HeadRows rows(p, x, b, input_head(head), 0);
     if (x.dtype == dtype_of<T> && x.col_stride == 1 && rows.run(row, count) == count) {
@@ -105,7 +108,7 @@ struct InputRows {
     }
     return {copy, width};
   }
-  // `count` rows like plain(), after the transforms that preserve the width (norm, rotation).
+  // The rows of plain() after the transforms that preserve the width (norm, rotation).
   RowsOf<const T> changed(Index b, Index head, Index row, Index count, T* copy) const {
     const RowsOf<const T> rows = plain(b, head, row, count, copy);
     if (maps.maps().empty()) return rows;
@@ -117,11 +120,10 @@ struct InputRows {
     return {copy, width};
   }
 
-  // The buffers of a task for a block of rows: [kProductRows][width] and [kProductRows][padded
-  // units].
+  // The buffers of a task for a block of rows.
   struct Block {
-    T* copy = nullptr;
-    T* made = nullptr;
+    T* copy = nullptr;  // [kProductRows][width]: input rows, then changed in place
+    T* made = nullptr;  // [kProductRows][padded_units]: projected rows; empty without projection
   };
   template <class AnyArena>
   Block take_block(AnyArena& arena, Index padded_units) const {
@@ -133,8 +135,8 @@ struct InputRows {
     take_block(arena, padded_units);
     return arena.bytes();
   }
-  // Calls use(b, head, first row, rows, made) with the transformed rows of the entries, block by
-  // block. `by`, the projection among the transforms, is packed.
+  // Calls use(b, head, first row, count, rows) for each block of rows of the entries, where `rows`
+  // (RowsOf) are its `count` transformed rows. `by` is product(), on which pack() has been called.
   template <class Use>
   void make(const FusedCall<T>& tools, const RowProduct<T>& by, const Entries& entries,
             runtime::Call& call, const Use& use) const {

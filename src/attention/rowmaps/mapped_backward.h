@@ -14,7 +14,7 @@
 //   dx = W^T dy        dW = sum over rows of dy x^T        db = sum over rows of dy
 namespace qkv::attn {
 
-// The gradient dright of prepared keys, summed over calls.
+// The gradient dright of the transformed rows of prepared keys, summed over calls.
 template <class T>
 struct KeySums {
   T* gradients = nullptr;        // [B,H,Tk][units]
@@ -24,8 +24,8 @@ struct KeySums {
 template <class T>
 class MappedBackward {
  public:
-  // With prepared keys `made` (attention/rowmaps/mapped_rows.h) the gradients of keys are added to
-  // `sums`, and no gradient of k or Wk is requested.
+  // With prepared keys `made` (attention/rowmaps/mapped_rows.h), dright is added to `sums`, and
+  // `to` must not request a gradient of k or Wk.
   MappedBackward(const Problem& p, const GradientSources& from, const GradientResults& to,
                  kernels::Target target, const AdditiveKeys<T>* made = nullptr,
                  const KeySums<T>* sums = nullptr)
@@ -59,14 +59,14 @@ class MappedBackward {
   void run(runtime::Call& call);
 
  private:
-  static bool asks(const core::RowMapTargets& to) {
+  static bool any_parameter(const core::RowMapTargets& to) {
     return to.gain.given() || to.w.given() || to.b.given();
   }
   bool maps_queries() const { return !p_.query_maps.is_identity(); }
   bool maps_keys() const { return !p_.key_maps.is_identity(); }
-  bool needs_left() const { return maps_queries() && (to_.q.given() || asks(to_.query)); }
+  bool needs_left() const { return maps_queries() && (to_.q.given() || any_parameter(to_.query)); }
   bool needs_right() const {
-    return maps_keys() && (to_.k.given() || asks(to_.key) || sums_ != nullptr);
+    return maps_keys() && (to_.k.given() || any_parameter(to_.key) || sums_ != nullptr);
   }
   MadeGradients<T> queries(const Entries& entries) const {
     return {rows_.queries(), left_, stages_.call().row_live, entries};
@@ -82,7 +82,7 @@ class MappedBackward {
   void back(const MadeGradients<T>& made, const core::RowMapTargets& maps,
             const GradientTarget& input, const RowProduct<T>& by, const GradientRows<T>& rows,
             T* gain_sums, runtime::Call& call);
-  void weight_gradient(const Entries& entries, runtime::Call& call);
+  void gradient_of_v(const Entries& entries, runtime::Call& call);
   void add_to_sums(const Entries& entries, runtime::Call& call) const;
 
   const Problem& p_;
@@ -175,7 +175,7 @@ void MappedBackward<T>::run_entries(const Entries& entries, runtime::Call& call)
   stages_.run_entries(call, entries);
   if (needs_left()) back(left, to_.query, to_.q, query_back_, dq_, query_gain_sums_, call);
   if (needs_right()) back(right, to_.key, to_.k, key_back_, dk_, key_gain_sums_, call);
-  if (to_.score_v.given()) weight_gradient(entries, call);
+  if (to_.score_v.given()) gradient_of_v(entries, call);
   if (sums_ != nullptr) add_to_sums(entries, call);
 }
 
@@ -195,7 +195,7 @@ void MappedBackward<T>::back(const MadeGradients<T>& made, const core::RowMapTar
 
 // Adds up the gradient of the additive score's v from the partial sums of the key blocks.
 template <class T>
-void MappedBackward<T>::weight_gradient(const Entries& entries, runtime::Call& call) {
+void MappedBackward<T>::gradient_of_v(const Entries& entries, runtime::Call& call) {
   const FusedGradientCall<T>& stages = stages_.call();
   const Index width = p_.U;
   gradients_.head_sums(entries, to_.score_v, width, call, [&](Index b, Index h, T*, T* to) {

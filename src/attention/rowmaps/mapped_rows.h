@@ -8,7 +8,7 @@
 // Reduces a score with input transforms (row maps) to a problem that a fused pass can run without
 // knowing the transforms: queries and keys are replaced by their transformed rows, each computed
 // once, for all or some batch entries at a time. For the additive score these are
-//   left_i = exp(2 (Wq q_i + b)), unit by unit  right_j: attention/rowmaps/additive_keys.h
+//   left_i = exp(2 (Wq q_i + b))     right_j = exp(2 Wk k_j), see attention/rowmaps/additive_keys.h
 namespace qkv::attn {
 
 template <class T>
@@ -60,8 +60,8 @@ class MappedRows {
   // sequences are packed or keys are in pages.
   Index entries() const { return entries_; }
   void prepare(runtime::Call& call);
-  // Calls f(entries) for as many batch entries at a time as stay in the caches of the threads,
-  // after it has computed their transformed rows, which replace those of earlier entries.
+  // Takes as many batch entries at a time as stay in the caches of the threads: computes their
+  // transformed rows, which replace those of earlier entries, and then calls f(entries).
   template <class F>
   void for_each_entries(runtime::Call& call, const F& f);
 
@@ -140,7 +140,7 @@ Index MappedRows<T>::entries_at_once(int threads) const {
   Index some = threads * kBudget / bytes_of_entry_;
   if (with_ == With::kRows || threads == 1) return std::clamp(some, Index{1}, entries_);
   // In the backward pass a task is a block of keys: with enough entries, each thread gets at least
-  // two, and all threads get the same number.
+  // two tasks, and all threads get the same number of tasks.
   const Index blocks = keys_.places.heads * core::divide_up(p_.k_rows, core::kGradientBlock);
   some =
       std::clamp(std::max(some, core::divide_up(Index{2} * threads, blocks)), Index{1}, entries_);

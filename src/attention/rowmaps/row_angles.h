@@ -11,7 +11,7 @@
 // all heads, and once for all batch entries if these have equal positions.
 namespace qkv::attn {
 
-// The rows first .. first + count - 1.
+// The rows of one batch entry or packed sequence: first .. first + count - 1 of the array.
 struct SequenceRows {
   Index first = 0;
   Index count = 0;
@@ -44,10 +44,10 @@ class RowAngles {
     frequencies_ = arena.template take<double>(map_->width / 2).data();
     angles_ = arena.template take<T>(entries_ * rows_ * map_->width).data();
   }
-  // Computes the table. `tools` belong to the problem that the rows belong to.
+  // Computes the angles. `tools` must be those of the problem given to the constructor.
   template <class Tools>
   void prepare(const Tools& tools, runtime::Call& call) const;
-  // cos and sin of a row [width], interleaved; null if rows are not rotated.
+  // [width]: cos and sin of the angles of a row, alternating; null if rows are not rotated.
   const T* of(Index b, Index row) const {
     if (map_ == nullptr) return nullptr;
     return angles_ + ((entries_ == 1 ? 0 : b * rows_) + row) * map_->width;

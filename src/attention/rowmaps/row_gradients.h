@@ -7,21 +7,22 @@
 #include "core/integers.h"
 #include "kernels/gradient_kernels.h"
 
-// Computes the gradients of rows and of the transforms' parameters from those of the transformed
-// rows. Rows without an unmasked pair are skipped, whatever they hold. Sums continue from one group
-// of batch entries to the next, so that they are bit-identical however many entries are taken at a
-// time.
+// Computes the gradients of rows and of the transforms' parameters from the gradients of the
+// transformed rows. Rows without an unmasked pair are skipped, whatever they hold. Sums continue
+// from one group of batch entries to the next, so that they are bit-identical however many entries
+// are taken at a time.
 namespace qkv::attn {
 
 using core::GradientResults;
 using core::kGradientBlock;
 
-// Gradients of the transformed rows of q or k of some batch entries, one row per place.
+// Gradients of the transformed rows of q or k of some batch entries. `places` computes the index of
+// a row in both arrays.
 template <class T>
 struct MadeGradients {
   const InputRows<T>& input;
-  const T* rows = nullptr;             // [places][width]
-  const std::uint8_t* live = nullptr;  // [places]: whether the row counts as live
+  const T* rows = nullptr;             // [rows][width]
+  const std::uint8_t* live = nullptr;  // [rows]: whether the row counts as live
   Entries entries;
   RowPlaces places = input.places.from(entries.begin);
 
@@ -41,7 +42,7 @@ class RowGradients {
                const GradientResults& to)
       : tools_(tools), p_(tools.p), kernels_(kernels), own_(tools.p, to) {}
 
-  // Accumulators in the gradient's own shape: call clear() before and deliver() after.
+  // The accumulators. The caller clears them before the first sum and delivers them after the last.
   core::OwnGradients<T>& own() { return own_; }
   std::size_t worker_bytes(Index padded_units) const {
     core::MeasuringArena arena;
@@ -49,26 +50,27 @@ class RowGradients {
     return arena.bytes();
   }
 
-  // Computes the gradients of the rows from those of the transformed rows; `by`, packed, is the
-  // transposed projection.
+  // Computes the gradients of the rows from those of the transformed rows. `by` is
+  // RowProduct::back(), on which pack() has been called.
   void map_back(const MadeGradients<T>& made, const RowProduct<T>& by, const GradientRows<T>& to,
                 runtime::Call& call);
-  // Computes the gradient of a norm's gain: sums over blocks of rows in ascending order, each from
-  // zero. `sums` holds gain_values() elements for the entries of `made`.
+  // Adds to the accumulator of a norm's gain: blocks of rows in ascending order, each summed from
+  // zero. `sums` is scratch memory of gain_values() elements for the entries of `made`.
   void gain(const MadeGradients<T>& made, const RowProduct<T>& by, T* sums,
             const GradientTarget& to, runtime::Call& call);
   static Index gain_values(const Problem& p, const InputRows<T>& input, Index entries) {
     return input.places.entries(entries) * input.places.heads * gain_blocks(p, input) * input.width;
   }
-  // Computes dW_rc = sum over rows of a_r b_c: over blocks of rows in ascending order, each from
-  // zero. `first` says whether a is dy or the input of the projection; b is the other.
+  // Adds sums over rows of a_r b_c to the accumulator of dW_rc: blocks of rows in ascending order,
+  // each summed from zero. `first` says whether a is dy or the input of the projection; b is the
+  // other.
   enum class First { kGradients, kInput };
   void parameter(const MadeGradients<T>& made, First first, const GradientTarget& to,
                  runtime::Call& call);
-  // Computes db = sum over rows of dy: over blocks of rows in ascending order, each from zero.
+  // Adds sums over rows of dy to the accumulator of db: blocks of rows as in parameter().
   void sum_rows(const MadeGradients<T>& made, const GradientTarget& to, runtime::Call& call);
-  // Computes sums of rows of `width` elements: f(b, h, spare, to) adds the rows of one head of a
-  // batch entry to `to`; `spare` holds `width` elements.
+  // Calls f(b, h, spare, sum) for the heads of the entries, to add their rows of `width` elements
+  // to the accumulator `sum`. `spare` is scratch memory of `width` elements.
   template <class F>
   void head_sums(const Entries& entries, const GradientTarget& to, Index width, runtime::Call& call,
                  const F& f);
@@ -120,7 +122,8 @@ class RowGradients {
   core::OwnGradients<T> own_;
 };
 
-// Computes the gradients of `count` rows from (b, h, row) on.
+// Computes the gradients of `count` rows from (b, h, row) on. Adds the rows' terms of the gain's
+// gradient to `dg`, if given.
 template <class T>
 void RowGradients<T>::block_back(const MadeGradients<T>& made, const RowProduct<T>& by, Index b,
                                  Index h, Index row, Index count, const Worker& w,
@@ -144,8 +147,8 @@ void RowGradients<T>::block_back(const MadeGradients<T>& made, const RowProduct<
   for (Index r = 0; r < count; ++r) {
     if (live[r] == 0) continue;
     T* d = to.data + r * to.stride;
-    // A masked key, which counts as live if all keys of its block are finite, has to get a gradient
-    // of +0 even then, but the transforms would make some zeros -0.
+    // A masked key may count as live, if all keys of its block are finite. Its gradient must be +0
+    // even then, but the transforms would make some zeros -0.
     if (std::all_of(d, d + input.width, [](T value) { return value == T(0); })) {
       std::fill_n(d, input.width, T(0));
       continue;
@@ -170,7 +173,7 @@ void RowGradients<T>::map_back(const MadeGradients<T>& made, const RowProduct<T>
                        });
     return;
   }
-  // Sums over broadcast axes go over b and heads in ascending order.
+  // Sums over broadcast axes take b, and for each b the heads, in ascending order.
   call.for_each_task(
       core::divide_up(places.rows, kProductRows), [&](Index task, core::Arena& arena) {
         const Worker w = take_worker(arena, units);
@@ -236,7 +239,7 @@ void RowGradients<T>::for_each_head(const Entries& entries, const GradientTarget
   }
 }
 
-// The input rows of the projection, 0 where a row has no unmasked pair.
+// The input rows of the projection; a row without an unmasked pair is replaced by zeros.
 template <class T>
 RowsOf<const T> RowGradients<T>::live_rows(const MadeGradients<T>& made, Index b, Index h,
                                            Index row, Index count, T* copy) const {

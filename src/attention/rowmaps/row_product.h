@@ -7,8 +7,8 @@
 #include "attention/tiles/call.h"
 #include "core/integers.h"
 
-// Projections of rows by a parameter of the score, y_u = sum_c w_uc x_c + b_u: each row is computed
-// independently, with the tiles that compute scores and thus in their order of summation.
+// Projections of rows by a parameter of the score, y_u = sum_c w_uc x_c + b_u. Each row is computed
+// independently, with the kernels of scores and thus in the order of summation of scores.
 namespace qkv::attn {
 
 // Number of rows that are multiplied by the panels of a parameter at a time.
@@ -21,13 +21,13 @@ class RowProduct {
   static RowProduct forward(const core::RowProduct& by, Index H, Index width) {
     return {by.w, by.b, by.transposed, H, by.units, width};
   }
-  // dx = W^T dy
+  // dx = W^T dy, where rows of dx have `width` elements.
   static RowProduct back(const core::RowProduct& by, Index H, Index width) {
     return {by.w, {}, !by.transposed, H, width, by.units};
   }
 
   bool given() const { return w_.given(); }
-  // Elements of a row of results, in whole panels.
+  // Elements of a row of results, rounded up to whole panels; 0 without a projection.
   Index padded_units() const { return given() ? core::divide_up(units_, kPanel) * kPanel : 0; }
 
   template <class AnyArena>
@@ -82,7 +82,7 @@ class RowProduct {
   Index heads_;  // number of heads of w: 1 or all
   Index all_heads_;
   T* panels_ = nullptr;  // [heads][panels of units][width][kPanel]
-  T* own_b_ = nullptr;   // [all heads][units]
+  T* own_b_ = nullptr;   // [all heads][units]: b, converted to T
 };
 
 }  // namespace qkv::attn

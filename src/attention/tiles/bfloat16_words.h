@@ -21,7 +21,7 @@ using core::Products;
 // Whether operands are words of two BF16 numbers.
 constexpr bool are_in_words(Products products) noexcept { return products != Products::kPlain; }
 
-// The products of BF16 that a target has.
+// The products of BF16 that a target has; kPlain if it has none.
 constexpr Products bfloat16_products_of(kernels::Target target) noexcept {
   switch (target) {
     case kernels::Target::kAmx:
@@ -64,7 +64,7 @@ const kernels::GradientKernels<T>& gradient_kernels_of(kernels::Target target,
   return kernels::gradient_kernels<T>(target);
 }
 
-// Channel c of the row at an offset.
+// Channel c of the row that begins at element `offset` of x.
 inline BFloat16 bfloat16_at(const core::Operand& x, Index offset, Index c) noexcept {
   return static_cast<const BFloat16*>(x.data)[offset + c * x.col_stride];
 }
@@ -90,7 +90,7 @@ T half_of_word(T word, Index which) noexcept {
   }
 }
 
-// A weight rounded to BF16.
+// A weight rounded to BF16; float64 is unchanged.
 template <class T>
 T rounded_weight(T weight) noexcept {
   if constexpr (sizeof(T) == sizeof(std::uint32_t)) {
@@ -111,9 +111,9 @@ T word_without(T word, Index which) noexcept {
   }
 }
 
-// A word whose first half is the chosen half of `word` and whose second half is 0.
+// A word with one half of `word` (the second if `second`) as its first half, and 0 as its second.
 template <class T>
-T alone(T word, bool second) noexcept {
+T word_of_half(T word, bool second) noexcept {
   if constexpr (sizeof(T) == sizeof(std::uint32_t)) {
     const auto bits = std::bit_cast<std::uint32_t>(word);
     return std::bit_cast<T>(second ? bits >> 16 : bits & 0xFFFFU);

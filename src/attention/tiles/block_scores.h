@@ -49,7 +49,7 @@ class BlockScores {
   void read_until(Index end) { chunk_.read_until(end); }
 
   // Begins the chunk at key j0; returns false if interval masks forbid every pair. `values`: the
-  // unit's rows of values, needed if the call reads_values and their sums follow; else null.
+  // unit's rows of values, needed if the call reads_values and sums of values follow; else null.
   bool begin_chunk(Index j0, Tiles tiles, const core::HeadRows* values) {
     call_.stop();
     chunk_.go_to(j0, queries.live(), tiles == Tiles::kAll, values);
@@ -63,8 +63,8 @@ class BlockScores {
       if ((tiles_[t].live_panels >> n & 1U) != 0) score_panel(t, t + 1, n);
     }
   }
-  // Computes the scaled scores of the chunk at key j0, two tiles at a time; use(first row, rows) is
-  // called after each two and reads the scores with row() and piece().
+  // Computes the scaled scores of the chunk at key j0, two tiles at a time. After each two it calls
+  // use(first row, rows), which reads the scores with row() and piece().
   template <class Use>
   void go_through(Index j0, Tiles tiles, const Use& use) {
     begin_chunk(j0, tiles, nullptr);
@@ -96,8 +96,8 @@ class BlockScores {
   }
   // Applies user functions, bias, ALiBi and masks to row r; masked scores become -inf.
   void change(Index r) const;
-  // Returns the keys of tile t that the softmax reads, in whole registers, and writes -inf behind
-  // the chunk's last key.
+  // Returns the keys of tile t that the softmax reads, in whole registers. Sets those scores to
+  // -inf that lie behind the chunk's last key.
   KeyRange pad(Index t) const {
     const KeyRange x = tiles_[t].keys;
     const Index end = std::min(x.end, core::divide_up(key_end_, kMostLanes) * kMostLanes);
@@ -198,8 +198,8 @@ void BlockScores<T>::score_panel(Index t0, Index t1, Index n) {
                form, {row(first) + n * kPanel, kScoreStride});
 }
 
-// Computes scores of keys as they are stored. Keys that no row may attend to are not read; their
-// scores are 0 until they are masked.
+// Computes scores of keys that are read as they are stored. Keys that no row may attend to are not
+// read; their scores are 0 until they are masked.
 template <class T>
 void BlockScores<T>::score_stored(Index first, Index rows, Index n, Index keys) {
   const Index panel = n * kPanel;

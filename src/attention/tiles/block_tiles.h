@@ -15,7 +15,7 @@ namespace qkv::attn {
 // an unmasked query-key pair, as far as is known.
 struct Tile {
   KeyRange keys;             // the live keys in whole panels, counted from the chunk's first
-  Index end = 0;             // after the last key that interval masks allow some row
+  Index end = 0;             // chunk index after the last key that interval masks allow a row
   unsigned live_panels = 0;  // bit n: scores of the chunk's panel n are computed
   bool partial = false;      // element-wise masks forbid some of the pairs
 
@@ -27,7 +27,8 @@ struct Tile {
 
 // The live tiles of a block for the current chunk: the panels of 64 keys for which each of the
 // kBlockTiles tiles computes scores, and the bytes [kRowsAtOnce][kKeyChunk] of element-wise masks
-// for the two current tiles. BlockScores owns them and finds them before it computes scores.
+// for the two current tiles. BlockScores owns this object, and calls find_panels() for a tile
+// before it computes the tile's scores.
 template <class T>
 class BlockTiles {
  public:
@@ -50,8 +51,8 @@ class BlockTiles {
     }
     return any_live;
   }
-  // Finds the live panels of tile t. Returns, as bits, the panels without a live key between the
-  // first and the last live one.
+  // Finds the live panels of tile t. Returns a bit for each panel that is not live but lies between
+  // two live ones.
   unsigned find_panels(const QueryRows<T>& queries, Index t) {
     Tile& tile = tiles_[t];
     if (tile.keys.empty()) return 0;
@@ -67,10 +68,10 @@ class BlockTiles {
     for (Index t = t0; t < t1; ++t) end = std::max(end, tiles_[t].end);
     return end;
   }
-  // A byte for each key of the chunk: 1 if element-wise masks let row r attend to it. Valid only if
-  // the row's tile is partial.
+  // A byte for each key of the chunk: 1 if element-wise masks let row r attend to it. Valid for the
+  // keys of the row's tile, and only if that tile is partial.
   std::uint8_t* allowed(Index r) const { return allowed_ + r % kRowsAtOnce * kKeyChunk; }
-  // Whether masks let row r attend to key n of the chunk.
+  // Whether masks let row r attend to key n of the chunk, one of the keys of the row's tile.
   bool may_see(const QueryRows<T>& queries, Index r, Index n) const {
     const KeyRange& live = queries[r].live;
     if (j0_ + n < live.begin || j0_ + n >= live.end) return false;
@@ -88,7 +89,7 @@ class BlockTiles {
   static unsigned panels_of(const Tile& tile) {
     return ((1U << tile.keys.end / kPanel) - 1) & ~((1U << tile.keys.begin / kPanel) - 1);
   }
-  // The keys of tile t that interval masks let at least one of its rows attend to.
+  // Tile t with the keys that interval masks let at least one of its rows attend to.
   Tile live_tile(const QueryRows<T>& queries, Index t) const {
     KeyRange keys{keys_, 0};
     const bool all = all_ || p_.masks.empty();

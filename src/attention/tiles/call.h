@@ -42,8 +42,9 @@ inline constexpr Index kMostLanes = 16;
 // Up to this many query rows of a key head read keys and values as they are stored, without
 // packing.
 inline constexpr Index kStoredRows = 16;
-// Number of keys whose stored values stay in the first-level cache until all tiles have used them.
-// kStoredKeys is for more than two rows, for which kernels read a value's channels in parts.
+// The number that replaces kValueKeys where values are read as they are stored, tile by tile, for
+// more than two rows. Kernels then read a value's channels in parts, and the values of this many
+// keys stay in the first-level cache until all tiles have used them.
 inline constexpr Index kStoredKeys = 32;
 
 // The state that all blocks of one forward or backward pass share, read-only while tasks run: the
@@ -91,8 +92,8 @@ struct FusedCall {
   // True if a key head has so few query rows that packing its keys would cost more than it saves.
   static bool has_few_rows(const Problem& p) { return p.G > 0 && p.H / p.G * p.Tq <= kStoredRows; }
 
-  // Called before user functions, which may use AMX themselves: the tiles of products that follow
-  // are configured anew.
+  // Called before user functions, which may use AMX themselves: releases AMX's tile registers,
+  // which are configured anew for the products that follow.
   void before_user_code() const {
     if (runs_user_code) kernels::release_tiles();
   }

@@ -39,7 +39,8 @@ class ChunkReads {
     values_ = Rows(v, rows, j0, width);
   }
 
-  // Announces that rows begin .. end-1 of the chunk are read, and then keys up to `next_end`.
+  // Announces that rows begin .. end - 1 of the chunk are read, and after them keys of the next
+  // chunk up to row next_end - 1, also counted from the first row of this chunk.
   void expect(Index begin, Index end, Index next_end) {
     begin_ = begin;
     end_ = end;
@@ -49,11 +50,11 @@ class ChunkReads {
   StoredRows keys(Index n) const { return keys_.row(n); }
   StoredRows values(Index n) const { return values_.row(n); }
   // Number of rows, at most `most`, from row n on that are one row stride apart: keys(n) or
-  // values(n) reaches these.
+  // values(n) reaches all of them.
   Index run_of_keys(Index n, Index most) const { return keys_.run(n, most); }
   Index run_of_values(Index n, Index most) const { return values_.run(n, most); }
-  // The rows to prefetch while keys n .. n + count - 1 are read. `count` is reduced to the rows
-  // whose prefetched counterparts are one row stride apart.
+  // The rows to prefetch while keys n .. n + count - 1 are read, one for each key. `count` is
+  // reduced to the number of such rows that are one row stride apart, rounded up to whole blocks.
   ReadAhead beside_keys(Index n, Index& count) const {
     if (!values_.given()) return beside(keys_, n, keys_, 0, next_end_, count);
     return beside(keys_, n, values_, begin_ - end_, 2 * end_ - begin_, count);

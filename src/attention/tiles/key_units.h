@@ -36,8 +36,8 @@ inline KeyUnit key_unit(const Problem& p, Index unit) noexcept {
 }
 
 // Consecutive units (a block of heads) that are processed together, so that what is packed for them
-// stays in the caches. A piece is what a unit takes of the shared memory: a packed panel of keys,
-// or the partial results of one chunk.
+// stays in the caches. A unit takes pieces of the shared memory, each for a packed panel of keys,
+// or for the partial results of one chunk.
 class UnitBlock {
  public:
   static constexpr Index kMostUnits = 1024;
@@ -51,9 +51,9 @@ class UnitBlock {
     return block;
   }
 
-  // Takes units from `begin` on, before `end`, as long as all have at most `budget` pieces
-  // together, but at least one unit; `size` gives the pieces of a unit. Returns false if no unit is
-  // left.
+  // Takes units from `begin` on, before `end`: at least one, and others as long as the block has at
+  // most kMostUnits units and `budget` pieces. size(unit) returns the number of pieces of a unit.
+  // Returns false if no unit is left.
   template <class Size>
   bool next(const Problem& p, Index begin, Index end, Index budget, const Size& size) {
     begin_ = begin;

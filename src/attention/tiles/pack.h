@@ -8,11 +8,12 @@
 #include "attention/tiles/call.h"
 #include "core/head_rows.h"
 
-// Functions that pack keys, or for gradients values, into panels [width][kPanel].
+// Functions that pack rows of keys, of values (for gradients) or of parameters into panels
+// [width][kPanel].
 namespace qkv::attn {
 
-// Packs `keys` rows of K or V, of `width` channels from element `offset` on, into a panel:
-// transposed, with zeros behind the last key. The rows are one row stride apart.
+// Packs `keys` rows of x, `width` channels each, into a panel: transposed, with zeros behind the
+// last row. The first row begins at element `offset`, and rows are one row stride apart.
 template <class T>
 void pack_panel(const FusedCall<T>& call, const Operand& x, Index offset, Index keys, Index width,
                 T* panel) {

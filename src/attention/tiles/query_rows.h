@@ -13,7 +13,7 @@ namespace qkv::attn {
 // One query row of a block.
 struct QueryRow {
   QueryAt at;
-  KeyRange live;  // keys that interval masks let it attend to
+  KeyRange live;  // keys that interval masks let the row attend to
   ExponentialForm form =
       ExponentialForm::kSmall;  // form of its exponentials, for the additive score
 };
@@ -78,7 +78,7 @@ class QueryRows {
     return {channels_.data + r * channels_.stride, channels_.stride};
   }
 
-  // The rows divided into tiles of kTileRows.
+  // The number of tiles of kTileRows rows. Tile t has the rows tile_begin(t) .. tile_end(t) - 1.
   Index tiles() const { return core::divide_up(count_, kTileRows); }
   Index tile_begin(Index t) const { return t * kTileRows; }
   Index tile_end(Index t) const { return std::min(count_, (t + 1) * kTileRows); }
@@ -90,7 +90,7 @@ class QueryRows {
     return !call_.in_words && p_.q.dtype == dtype_of<T> && p_.q.col_stride == 1 &&
            p_.q.row_stride >= p_.Dk && p_.q.row_stride <= 2 * p_.Dk;
   }
-  // Copies a query's channels to the place of the next row.
+  // Copies a query's channels to those of the next row of the block.
   void copy(Index h, Index i) {
     call_.stop();
     const Index offset = core::offset_of(p_.q, entry_, h, unit_.s.q0 + i, 0);

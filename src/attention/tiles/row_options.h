@@ -136,15 +136,15 @@ struct PieceTools {
 };
 
 // Applies user functions, bias and ALiBi to the scores s[0 .. n-1] of keys j0 .. j0+n-1. If
-// `slopes` is given, its n elements are multiplied by the derivatives of the user functions.
+// `derivatives` is given, its n elements are multiplied by the derivatives of the user functions.
 template <class T>
 void change_piece(const PieceTools<T>& with, const QueryAt& at, Index j0, Index n, T* s,
-                  T* slopes = nullptr) {
+                  T* derivatives = nullptr) {
   const Problem& p = with.p;
   for (const ScoreMod& mod : p.mods) {
     apply_instance<T>(core::instance_for(mod, with.target), mod.callable.get(),
                       {place_of(p, at, j0), core::lengths_of(p, at), 1,
-                       static_cast<std::int32_t>(n), n, s, slopes});
+                       static_cast<std::int32_t>(n), n, s, derivatives});
   }
   const T* bias = with.spare;
   if (p.bias.given()) {

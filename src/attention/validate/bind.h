@@ -14,8 +14,8 @@
 // and against each other. The first half is resolve.h.
 namespace qkv::attn {
 
-// Make operands of the buffers. Throw Error for a wrong shape or dtype, for listed rows out of
-// range, and if no buffer is given.
+// The functions bind_...() make operands of buffers. They throw Error for a wrong shape or dtype,
+// for listed rows out of range, and if there is nothing to compute.
 core::Results bind_outputs(const core::Problem& p, const Outputs& outputs);
 // The results of attention_step(), which may have no outputs.
 core::Results bind_step(const core::Problem& p, const AttentionState& state,

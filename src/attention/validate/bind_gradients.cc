@@ -18,16 +18,16 @@ namespace {
 using core::GradientTarget;
 using core::text;
 
-// Checks the buffers of gradients: each has the shape and dtype of its source, the array of which
-// it is the gradient.
+// Checks the buffers of gradients: each must have the shape and dtype of its source, the array of
+// which it is the gradient.
 class Binder {
  public:
-  // `sums_dtype`: the dtype of sums that are continued, or kNone: then gradients have the dtypes of
-  // their sources.
+  // `sums_dtype`: the dtype that continued sums must have. If it is kNone, gradients must have the
+  // dtypes of their sources.
   explicit Binder(const Problem& p, DType sums_dtype = DType::kNone)
       : p_(p), sums_dtype_(sums_dtype) {}
 
-  // Checks the buffer against its source; false if the gradient is not requested.
+  // Checks the buffer against its source. Returns false if the gradient is not requested.
   bool check(std::string_view name, const View& buffer, std::string_view source_name,
              const ConstView& source) {
     if (!buffer.given()) return false;
@@ -57,7 +57,7 @@ class Binder {
   bool any_ = false;
 };
 
-// Strides along the problem's axes of an array with the buffer's shape.
+// The strides of an array with the buffer's shape, as the problem's axes need them.
 class Axes {
  public:
   // An axis of size 1 gets stride 0, so that the gradient is summed over the problem's axis.
@@ -73,8 +73,8 @@ class Axes {
   Dims strides_;
 };
 
-// Makes the target of a buffer. `fill` sets an operand's strides, once from the buffer's and once
-// from those of a C-ordered array of its shape.
+// Makes the target of a buffer. fill(axes, operand) sets an operand's strides; it is called with
+// the strides of the buffer and with those of a C-ordered array of the same shape.
 template <class Fill>
 GradientTarget target(const View& buffer, const Fill& fill) {
   GradientTarget to{buffer, {}, {}};
@@ -85,7 +85,7 @@ GradientTarget target(const View& buffer, const Fill& fill) {
   return to;
 }
 
-// The target of q, k, v or bias: axes [batch..., head, row, col] from the right.
+// The target of q, k, v or bias, whose axes are the last ones of [batch..., head, row, col].
 GradientTarget array_target(const Problem& p, const View& buffer) {
   return target(buffer, [&](const Axes& axes, core::ResultOperand& to) {
     to.col_stride = axes.from_end(1);
@@ -145,7 +145,7 @@ GradientTarget target_along(const Problem& p, const View& buffer, GradientAxes a
   return {buffer, {}, {}};
 }
 
-// Throws Error if the gradient is that of another score.
+// Throws Error if the gradient is that of another score than the call's.
 void check_score(const Problem& p, const Options& options, const ScoreGradient& gradient) {
   if (std::holds_alternative<std::monostate>(gradient)) return;
   const bool is_its_gradient = std::visit(
@@ -199,7 +199,8 @@ void bind_captured(Binder& binder, const Options& options,
 
 namespace {
 
-// Checks that each row of a sum that is continued is contiguous and belongs to one row of the call.
+// Checks that the rows of continued sums are contiguous, and that no input is broadcast, so that
+// each row belongs to one head of one batch entry.
 void check_rows(const Problem& p, const core::GradientResults& to) {
   const auto check = [&](const char* name, const GradientTarget& x, Index heads) {
     if (!x.given()) return;

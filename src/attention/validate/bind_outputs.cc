@@ -16,11 +16,11 @@ namespace {
 using core::Results;
 using core::text;
 
-// Whether the axis of a result after that of the heads counts queries or keys.
+// Whether the axis of a result that follows its head axis counts queries or keys.
 enum class Along { kQueries, kKeys };
 
-// A result with one number per query or key ([..,T]), or with a row of `width` numbers
-// ([..,T,width]). Packed: [H, sum T] and [H, sum T, width].
+// Binds a result with one number per query or key ([..,T]) or, if width >= 0, with a row of `width`
+// numbers ([..,T,width]). Packed: [H, sum T] and [H, sum T, width].
 template <class Void>
 core::BasicOperand<Void> bind_rows(const Problem& p, std::string_view name,
                                    const BasicView<Void>& view, Along along, Index width = -1) {
@@ -65,7 +65,7 @@ void refuse_paged(const Problem& p, std::string_view name, const ConstView& view
   throw Error(p.function, name, "is not available with keys in pages (block_tables)");
 }
 
-void check_row_names(const Problem& p, std::string_view list, const ConstView& rows) {
+void check_listed_rows(const Problem& p, std::string_view list, const ConstView& rows) {
   for (Index r = 0; r < rows.size(0); ++r) {
     const Index row = integer_at(rows, r * rows.stride(0));
     if (row >= 0 && row < p.Tq) continue;
@@ -77,7 +77,7 @@ void check_row_names(const Problem& p, std::string_view list, const ConstView& r
 
 // Makes the operand of `rows`, the list of queries to which a result is restricted.
 core::Operand bind_indices(const Problem& p, std::string_view list, const ConstView& rows) {
-  if (p.on_device()) refuse_on_device(p, list);  // its numbers must be checked
+  if (p.on_device()) refuse_on_device(p, list);  // the list's numbers must be checked
   expect_integer(p, list, rows);
   if (rows.rank() != 1) {
     throw Error(p.function, list, text("must have the shape [R], got ", describe(rows)));
@@ -85,7 +85,7 @@ core::Operand bind_indices(const Problem& p, std::string_view list, const ConstV
   return {rows.data(), rows.dtype(), {}, 0, rows.stride(0), 0};
 }
 
-// A matrix with one row per query, or per listed query.
+// Binds a matrix with one row per query, or per listed query.
 template <class Void>
 core::BasicRowsOperand<Void> bind_matrix(const Problem& p, std::string_view name,
                                          std::string_view list,
@@ -107,7 +107,7 @@ core::BasicRowsOperand<Void> bind_matrix(const Problem& p, std::string_view name
   }
   const char* letters = rows.rows.given() ? "R,Tk" : "Tq,Tk";
   expect_shape(p, name, rows.matrix, result_shape(p, {count, p.Tk}), letters);
-  if (rows.rows.given()) check_row_names(p, list, rows.rows);
+  if (rows.rows.given()) check_listed_rows(p, list, rows.rows);
   to.matrix = to_operand(p, rows.matrix, rows.matrix.strides(), 2);
   return to;
 }
@@ -139,7 +139,7 @@ void bind_top(const Problem& p, const Top& top, core::TopResult& to) {
   to.keys = bind_rows(p, "top.keys", top.keys, Along::kQueries, top.count);
 }
 
-// A result with one number per query or per key.
+// Binds a result with one number per query or per key.
 void bind_numbers(const Problem& p, const Result<View>& result, const View& view,
                   core::ResultOperand& to) {
   if (!view.given()) return;
@@ -152,7 +152,7 @@ void bind_numbers(const Problem& p, const Result<View>& result, const View& view
                  result.axes == ResultAxes::kKeys ? Along::kKeys : Along::kQueries);
 }
 
-// column_sums.rows restricts all results by key.
+// Binds the list column_sums.rows, which restricts all results by key.
 void bind_column_rows(const Problem& p, const ConstView& rows, core::ColumnSumsResult& to) {
   if (!rows.given()) return;
   if (!to.given()) {
@@ -171,7 +171,7 @@ void bind_column_rows(const Problem& p, const ConstView& rows, core::ColumnSumsR
   }
   to.indices = bind_indices(p, "column_sums.rows", rows);
   to.count = rows.size(0);
-  check_row_names(p, "column_sums.rows", rows);
+  check_listed_rows(p, "column_sums.rows", rows);
 }
 
 core::PooledResult bind_pooled(const Problem& p, const View& view) {

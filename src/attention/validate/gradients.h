@@ -14,8 +14,8 @@
 #include "core/results.h"
 #include "expressions/node.h"
 
-// The list of the gradients of a call: their names, their sources, and where results keep them.
-// Checks, overlap checks and the binding of buffers follow it.
+// The list of the gradients of a call: for each its name, its source, and its target in
+// GradientResults. Checks, overlap checks and the binding of buffers go through this list.
 namespace qkv::attn {
 
 // How the axes of a gradient lie along those of the problem.
@@ -28,8 +28,8 @@ enum class GradientAxes {
   kOwn,      // of a captured array
 };
 
-// Where the target of a gradient is in GradientResults; null for a captured array, of which there
-// may be any number.
+// Returns the target of one gradient in GradientResults. It is null for captured arrays, of which
+// there may be any number.
 using TargetPlace = core::GradientTarget& (*)(core::GradientResults& to);
 
 template <core::GradientTarget core::GradientResults::*member>
@@ -42,7 +42,7 @@ core::GradientTarget& target_in(core::GradientResults& to) {
   return to.*side.*member;
 }
 
-// The array of which a gradient is taken, and how results keep that gradient.
+// The array of which a gradient is taken, and the axes and target of that gradient.
 struct GradientSource {
   std::string_view name;  // in messages
   const ConstView& array;
@@ -73,13 +73,14 @@ constexpr std::array<ParameterTarget, 4> targets_of(const Additive&) {
            {GradientAxes::kVector, target_in<&GradientResults::query, &RowMapTargets::b>}}};
 }
 
-// Calls f(name, gradient, source) for each gradient, where source is the array of which it is the
-// gradient. Either may be absent. `gradients` are InputGradients, const or not.
+// Calls f(name, gradient, source) for each gradient, where `source` is a GradientSource. The
+// gradient and the array in its source may be absent. `gradients` are InputGradients, const or not.
 template <class Gradients, class F>
 void for_each_gradient(Gradients& gradients, const Inputs& inputs, const Options& options,
                        const F& f) {
   using core::GradientResults, core::ParameterName, core::RowMapTargets;
-  // The binding names every member: one more does not compile until it is here.
+  // The structured binding names every member, so that a new member does not compile until it is
+  // here.
   auto& [q, k, v, qk_norm, score, bias, alibi, sinks, captured, write] = gradients;
   static_cast<void>(write);
   f("input_gradients.q", q, {"q", inputs.q, GradientAxes::kRows, target_in<&GradientResults::q>});

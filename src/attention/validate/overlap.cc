@@ -12,7 +12,7 @@
 namespace qkv::attn {
 namespace {
 
-// Calls f(name, view) with the array inside a diagonal or a mask, where there is one.
+// Calls f(name, view) with the array inside a diagonal or a mask, if it holds one.
 template <class F>
 void view_inside(const F&, const BottomRight&) {}
 template <class F>

@@ -5,7 +5,8 @@
 
 #include "attention/validate/bind.h"
 
-// The checks that are left when a plan runs again on arrays of the layout that it ran on before.
+// Finds out which checks are left when a plan runs again, from what the new arrays share with those
+// of the run before.
 namespace qkv::attn {
 namespace {
 
@@ -15,8 +16,8 @@ bool same_layout(const AnyView& a, const AnyView& b) {
   return a.dtype() == b.dtype() && a.shape() == b.shape() && a.strides() == b.strides();
 }
 
-// Structured bindings name every member of Inputs: one more does not compile until it is here.
-// compare() reads the shard.
+// The structured binding names every member of Inputs, so that a new member does not compile until
+// it is here. The shard is no array: compare() compares it.
 auto views_of(const Inputs& inputs) {
   const auto& [q, k, v, cu_seqlens_q, cu_seqlens_k, block_tables, context_lens, shard] = inputs;
   static_cast<void>(shard);
@@ -40,7 +41,7 @@ bool lists_rows(const Outputs& outputs) {
 }
 
 template <class Arrays>
-bool all_alike(const Arrays& now, const Arrays& before) {
+bool same_layouts(const Arrays& now, const Arrays& before) {
   for (std::size_t n = 0; n < now.size(); ++n) {
     if (!same_layout(*now[n], *before[n])) return false;
   }
@@ -48,7 +49,7 @@ bool all_alike(const Arrays& now, const Arrays& before) {
 }
 
 template <class Arrays>
-bool all_there(const Arrays& now, const Arrays& before) {
+bool same_addresses(const Arrays& now, const Arrays& before) {
   for (std::size_t n = 0; n < now.size(); ++n) {
     if (now[n]->data() != before[n]->data()) return false;
   }
@@ -65,14 +66,14 @@ bool has_values_to_check(const Inputs& inputs, const Options& options, const Out
 
 Repeat compare(const Inputs& inputs, const Outputs& outputs, const Inputs& inputs_before,
                const Outputs& outputs_before) {
-  if (!all_alike(views_of(inputs), views_of(inputs_before)) ||
-      !all_alike(views_of(outputs), views_of(outputs_before)) ||
+  if (!same_layouts(views_of(inputs), views_of(inputs_before)) ||
+      !same_layouts(views_of(outputs), views_of(outputs_before)) ||
       inputs.shard != inputs_before.shard || outputs.top.count != outputs_before.top.count ||
       lists_rows(outputs)) {
     return Repeat::kNone;
   }
-  return all_there(views_of(inputs), views_of(inputs_before)) &&
-                 all_there(views_of(outputs), views_of(outputs_before))
+  return same_addresses(views_of(inputs), views_of(inputs_before)) &&
+                 same_addresses(views_of(outputs), views_of(outputs_before))
              ? Repeat::kArrays
              : Repeat::kLayout;
 }

@@ -11,8 +11,8 @@ namespace qkv::attn {
 namespace {
 
 // Checks that the sizes of all arrays that an implementation allocates add up without overflow.
-// There are at most 32 arrays, each with at most one row per (b, head, query or key), of at most 8
-// bytes an element. A worker's block of kGradientBlock = 128 rows has fewer than 2^63 elements;
+// There are at most 32 arrays, each with at most one row per (b, head, query or key), with elements
+// of at most 8 bytes. A worker's block of kGradientBlock = 128 rows has fewer than 2^63 elements;
 // core::Arena checks its bytes.
 void check_sizes(const core::Problem& p) {
   constexpr Index kLargest = std::numeric_limits<Index>::max() / (Index{32} * 8);
@@ -20,7 +20,8 @@ void check_sizes(const core::Problem& p) {
                    std::max({p.Dq, p.Dk, p.E, p.U})};
   Index count = 1;
   for (const Index size : sizes) {
-    // A size of 0 counts as 1, since strides are products too.
+    // A size of 0 counts as 1: strides, which are products of the other sizes, must not overflow
+    // either.
     const auto product = core::checked_multiply(count, std::max<Index>(size, 1));
     if (product && *product <= kLargest) {
       count = *product;

@@ -8,8 +8,8 @@
 
 #include "core/problem.h"
 
-// Validation: it makes a checked problem of the user's arguments. Every function throws Error, and
-// none writes to the arrays.
+// Validation: it makes a checked problem of the user's arguments. Every function throws Error for
+// invalid arguments, and none writes to the arrays.
 namespace qkv::attn {
 
 // Whether complex arrays are accepted: they exist for gradient checks only.
@@ -36,7 +36,9 @@ struct Arrays {
 void resolve(std::string_view function, const core::StopPoint& stop, const Inputs& inputs,
              const Options& options, core::ResolvedProblem& p, Arrays arrays = {});
 
-// The steps of resolve(), in order; the first for arrays in device memory only.
+// The steps of resolve(), in order. resolve_device() is only for arrays in device memory.
+// resolve_inputs() calls resolve_packed_inputs() or resolve_paged_inputs() where needed, and
+// resolve_options() calls resolve_masks().
 void resolve_device(const Inputs& inputs, const Options& options, const core::Problem& p);
 void resolve_inputs(const Inputs& inputs, Complex complex, core::ResolvedProblem& p);
 void resolve_packed_inputs(const Inputs& inputs, core::ResolvedProblem& p);

@@ -4,9 +4,9 @@
 #include "attention/validate/resolve.h"
 #include "attention/validate/shapes.h"
 
-// Calls whose arrays lie in device memory accept only inputs and options whose numbers need not be
-// read here. Everything is listed by name, so that a new input, option, score, diagonal or mask
-// does not compile until it is accepted or refused.
+// Calls whose arrays lie in device memory accept only inputs and options whose numbers the CPU need
+// not read. Everything is listed by name, so that a new input, option, score, diagonal or mask does
+// not compile until it is accepted or refused.
 namespace qkv::attn {
 namespace {
 

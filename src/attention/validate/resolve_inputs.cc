@@ -104,8 +104,8 @@ Index size_or_one(const ConstView& view, int from_end) {
   return view.rank() >= from_end ? view.size(-from_end) : 1;
 }
 
-// Resolves the batch axes: those before the head axis (rank 4 and more, mixed ranks), or the one
-// axis before T (all of rank 3).
+// Resolves `count` batch axes, of which the first is axis `first_from_end` counted from the end:
+// the axes before the head axis or, without a head axis, before T.
 void resolve_batch(const Inputs& inputs, int first_from_end, int count, Problem& p) {
   p.batch = {};
   for (int axis = 0; axis < count; ++axis) {
@@ -176,8 +176,8 @@ void check_keys_and_values(const Inputs& inputs, const Problem& p, int key_axis)
            shown("k", inputs.k), ", ", shown("v", inputs.v), ")"));
 }
 
-// The stride between rows; 0 for a single row, whose stride may be any number: its multiples could
-// overflow.
+// The stride between rows. It is 0 for a single row, whose stride may be any number, so that its
+// multiples do not overflow.
 Index row_stride_of(const ConstView& x, int axis) { return x.size(axis) == 1 ? 0 : x.stride(axis); }
 
 // Makes the operand of an input: strides along batch axes, head, row and column; 0 for axes that
@@ -185,9 +185,9 @@ Index row_stride_of(const ConstView& x, int axis) { return x.size(axis) == 1 ? 0
 Operand input_operand(const Problem& p, const ConstView& x, Index heads) {
   if (!x.given()) return {};
   Operand to{x.data(), x.dtype(), {}, 0, row_stride_of(x, -2), x.stride(-1)};
-  const int above_heads = p.head_axis ? 3 : 2;  // from the end: the axis after the batch axes
+  const int after_batch = p.head_axis ? 3 : 2;  // from the end: the axis after the batch axes
   for (int axis = 0; axis < p.batch.rank(); ++axis) {
-    const int from_end = above_heads + p.batch.rank() - axis;
+    const int from_end = after_batch + p.batch.rank() - axis;
     const bool own = x.rank() >= from_end && x.size(-from_end) != 1;
     to.batch_strides.push_back(own ? x.stride(-from_end) : 0);
   }
@@ -195,7 +195,8 @@ Operand input_operand(const Problem& p, const ConstView& x, Index heads) {
   return to;
 }
 
-// Checks that the arrays lie in the sequences of which they are a part.
+// Checks that the arrays lie in the sequences of which they are a part, and that head numbers are
+// below 2^31.
 void resolve_shard(const std::optional<Shard>& shard, Problem& p) {
   p.shard = shard;
   if (!shard) return;
@@ -277,7 +278,7 @@ namespace {
 // The sequences of a cu_seqlens array: integers [B+1] that start with 0, never decrease and end
 // with the number of rows.
 struct Sequences {
-  Operand starts;  // rows = sequences
+  Operand starts;  // the numbers of the array, along rows
   Index longest = 0;
 };
 
@@ -288,8 +289,8 @@ void check_cu_seqlens(const char* name, const ConstView& x, const Problem& p) {
   }
 }
 
-// The sequences of an array in device memory, whose numbers stay unread: the longest has at most
-// all rows.
+// The sequences of an array in device memory, whose numbers stay unread. `longest` is then the
+// number of all rows, an upper bound.
 Sequences sequences_on_device(const char* name, const ConstView& x, Index total, const char* rows,
                               const Problem& p) {
   check_cu_seqlens(name, x, p);
@@ -313,13 +314,13 @@ Sequences resolve_cu_seqlens(const char* name, const ConstView& x, Index total, 
   if (p.on_device()) return sequences_on_device(name, x, total, rows, p);
   check_cu_seqlens(name, x, p);
   const auto at = [&](Index n) { return integer_at(x, n * x.stride(0)); };
-  const auto came = [&](Index n) { return integer_text(x, n * x.stride(0)); };
+  const auto text_at = [&](Index n) { return integer_text(x, n * x.stride(0)); };
   const Index last = x.size(0) - 1;
   Index before = at(0);
-  if (before != 0) throw Error(p.function, name, text("must start with 0, got ", came(0)));
+  if (before != 0) throw Error(p.function, name, text("must start with 0, got ", text_at(0)));
   if (at(last) != total) {
     throw Error(p.function, name,
-                text("must end with ", total, ", the rows of ", rows, ", got ", came(last)));
+                text("must end with ", total, ", the rows of ", rows, ", got ", text_at(last)));
   }
   // Without rows there may be any number of sequences, all empty: a single 0 serves all of them.
   const bool keeps = total > 0;
@@ -333,7 +334,7 @@ Sequences resolve_cu_seqlens(const char* name, const ConstView& x, Index total, 
     if (now < before) {
       throw Error(
           p.function, name,
-          text("must not decrease, got ", came(n), " after ", came(n - 1), " at entry ", n));
+          text("must not decrease, got ", text_at(n), " after ", text_at(n - 1), " at entry ", n));
     }
     result.longest = std::max(result.longest, now - before);
     if (keeps) own.push_back(now);

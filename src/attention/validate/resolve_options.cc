@@ -70,8 +70,8 @@ Operand resolve_slopes(const Problem& p, const ConstView& x) {
 
 bool is_offset(Index o) { return o >= -kLargestOffset && o <= kLargestOffset; }
 
-[[noreturn]] void refuse_offset(const Problem& p, const std::string& came) {
-  throw Error(p.function, "diagonal", text("must be in -2^53 to 2^53, got ", came));
+[[noreturn]] void refuse_offset(const Problem& p, const std::string& value) {
+  throw Error(p.function, "diagonal", text("must be in -2^53 to 2^53, got ", value));
 }
 
 void check_diagonal(const BottomRight&, const Problem&) {}
@@ -108,7 +108,7 @@ void resolve_dropout(const Options& options, Problem& p) {
     throw Error(p.function, "dropout.seed",
                 text("is absent but dropout.p is ", probability, "; dropout needs a seed"));
   }
-  constexpr Index kDraws = 4;  // the keys of one draw of Philox
+  constexpr Index kDraws = 4;  // number of keys that share one draw of Philox
   if (probability > 0 && p.first_key() % kDraws != 0) {
     throw Error(p.function, "shard",
                 text("must have a first_key that is a multiple of ", kDraws, " with dropout, got ",
@@ -270,7 +270,8 @@ core::ResolvedMask resolve_mask(const MaskMod& mask, std::string_view name, cons
   return core::UserMask{.mod = &mask, .classes = mask.classes.get()};
 }
 
-// Finds the keys that a mask made from an expression allows, as far as they are known.
+// Finds out from a mask's expression, if it has one, which keys the mask allows, as far as that
+// shows without evaluating each pair.
 void find_known_keys(core::UserMask& mask, core::ResolvedProblem& p) {
   if (mask.mod->program == nullptr || mask.classes != nullptr || p.on_device()) return;
   const expressions::Program& program = mask.mod->program->program;
@@ -283,7 +284,7 @@ void find_known_keys(core::UserMask& mask, core::ResolvedProblem& p) {
   p.own_mask_tables.push_back(classes);
 }
 
-// A precomputed mask serves the sizes it was made for.
+// Throws Error if a precomputed mask was made for other sizes than the call's.
 void check_precomputed(const Problem& p, std::string_view name, const MaskMod& mask) {
   if (mask.classes == nullptr) return;
   if (p.packed() || p.paged() || p.shard) {
@@ -296,8 +297,8 @@ void check_precomputed(const Problem& p, std::string_view name, const MaskMod& m
   struct Size {
     const char* letter;
     Index made_for;
-    Index came;
-    bool may_be_one;  // 1 stands for all entries
+    Index in_call;
+    bool may_be_one;  // made_for = 1 stands for all entries
   };
   const detail::TileClasses& made = *mask.classes;
   const Size sizes[] = {{"Tq", made.Tq, p.Tq, false},
@@ -305,15 +306,15 @@ void check_precomputed(const Problem& p, std::string_view name, const MaskMod& m
                         {"B", made.B, p.B, true},
                         {"H", made.H, p.H, true}};
   for (const Size& size : sizes) {
-    if (size.made_for == size.came || (size.may_be_one && size.made_for == 1)) continue;
+    if (size.made_for == size.in_call || (size.may_be_one && size.made_for == 1)) continue;
     throw Error(p.function, name,
                 text("is precomputed for ", size.letter, " = ", size.made_for, " but the call has ",
-                     size.letter, " = ", size.came));
+                     size.letter, " = ", size.in_call));
   }
 }
 
-// Adds the ranges of a last mod where(mask, x, -inf), unless a bias or ALiBi, which may be NaN or
-// infinite, changes the masked scores.
+// If the last mod is where(mask, x, -inf) and its mask has ranges of keys, adds these as a mask,
+// unless a bias or ALiBi, which may be NaN or infinite, changes the masked scores.
 void add_mask_of_scores(core::ResolvedProblem& p) {
   if (p.mods.empty() || p.bias.given() || p.alibi.given() || p.on_device()) return;
   const auto& program = p.mods.back().program;

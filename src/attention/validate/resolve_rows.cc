@@ -40,7 +40,7 @@ void resolve_norm(const QkNorm& norm, Problem& p) {
 
 // ---- rotary positions -----------------------------------------------------------------------
 
-// Largest position: up to this positions are exact as float64.
+// Largest absolute value of a position: up to it, positions are exact as float64.
 constexpr Index kLargestPosition = Index{1} << 53;
 
 Operand frequencies_of(const Problem& p, const ConstView& x, Index width) {
@@ -97,7 +97,7 @@ void resolve_rotary(const Rotary& rotary, Problem& p) {
   if (!(rotary.base > 0) || !std::isfinite(rotary.base)) {
     throw Error(p.function, "rotary.base", text("must be finite and above 0, got ", rotary.base));
   }
-  // With a smaller base an angle may be infinite: positions are up to 2^53.
+  // With a base below this, an angle may be infinite, since positions are up to 2^53.
   constexpr double kLeastBase = 1e-280;
   if (rotary.base < kLeastBase) {
     throw Error(p.function, "rotary.base", text("must be at least 1e-280, got ", rotary.base));

@@ -56,10 +56,10 @@ core::BasicOperand<Void> plain_operand(const Problem& p, const BasicView<Void>& 
   return x;
 }
 
-// Makes the operand of a required parameter of shape `sizes` (-1: any), or [heads, sizes...]. In
-// messages `letters` stand for its own axes and `head_letter` for the heads. One axis of its own
-// becomes the column, two become row and column. Throws Error if the parameter is absent or has
-// another shape.
+// Makes the operand of a required parameter of shape `sizes` (-1: any), or [heads, sizes...]. The
+// last axis of `sizes` becomes the column, and an axis before it the row. In messages `letters`
+// stand for the axes of `sizes`, and `head_letter` for the heads. Throws Error if the parameter is
+// absent or has another shape.
 Operand parameter_operand(const Problem& p, std::string_view name, const ConstView& x,
                           const Dims& sizes, const char* letters, Index heads,
                           const char* head_letter = "H");

@@ -58,7 +58,7 @@ QKV_DEVICE void additive(const AdditiveArguments& x) {
         },
         s);
     wait_copies<0>();
-    sync_threads();  // values and options are there, and all have finished with the chunk
+    sync_threads();  // values and options are there, and all threads have finished with the chunk
     attend_tile<Shape>(a, place, bounds, tile, factor, s, state);
   }
   wait_copies<0>();

@@ -26,23 +26,23 @@ struct AdditiveArguments {
   int U = 0;
   int quads = 0;  // of units
   Projections left, right;
-  std::int64_t left_blocks = 0;  // of the kernel that projects: the first ones take q, the others k
+  std::int64_t left_blocks = 0;  // blocks that project q; those that project k follow
   int unit_blocks = 0;           // of ProjectionShape::kUnits units
 };
 
 // The argument of the gradient kernels. In pairs.call, out and lse are what the forward pass has
-// saved, `statistics` is memory for each row, and blocks are those of FloatGradientShape. Sums
+// saved, `statistics` has an element for each row, and blocks are those of FloatGradientShape. Sums
 // have the layout of projections.
 struct AdditiveGradientArguments {
   AdditiveArguments pairs;
-  DeviceArray dout, dlse;     // absent if data is null, as all that follow
+  DeviceArray dout, dlse;     // absent if data is null, like all arrays below
   DeviceArray dq, dk, dv;     // of rows, float32
   DeviceArray dwq, dwk;       // rows: units, columns: channels; head stride 0 if heads share it
-  DeviceArray db, du;         // columns: units; du is that of the parameter v
-  bool adds = false;          // gradients are added to what is there
+  DeviceArray db, du;         // columns: units; du is the gradient of the parameter v
+  bool adds = false;          // gradients are added to what their arrays hold
   Projections dleft, dright;  // the gradients of the projections
   Projections units;          // for du, sums over keys of g (1/2 - r)
-  DeviceArray value_sums;     // dv; if `adds`, memory of its own in C order
+  DeviceArray value_sums;     // sums for dv: dv itself, or if `adds` scratch memory in C order
   // Blocks of dq, dwq and du; the other blocks of their kernels are for dk, dwk and db.
   std::int64_t query_blocks = 0;
   std::int64_t query_matrix_blocks = 0;

@@ -87,8 +87,8 @@ QKV_DEVICE bool has_pairs(const PairTile& g, int half) {
 }
 
 // Calls add(quad, half, slopes, units) for each quad of units of a chunk and each row that has an
-// unmasked pair: slopes is the sum over the row's columns of g r (1 - r), and units that of
-// g (1/2 - r), both of unit lane % 4 of the quad. A thread adds its own columns in ascending order;
+// unmasked pair. For unit lane % 4 of the quad, `slopes` is the sum of g r (1 - r) over the row's
+// columns, and `units` is the sum of g (1/2 - r). A thread adds its own columns in ascending order;
 // then the sums of the four threads of a row are added.
 template <bool kPlain, class Add>
 QKV_DEVICE void sum_units(int quads, PairTile& g, const Add& add) {
@@ -134,7 +134,7 @@ QKV_DEVICE void add_units(int quads, bool plain, PairTile& g, const Add& add) {
   }
 }
 
-// The sum of a row and a unit, which is unit lane % 4 of a quad.
+// The element of `sums` for a row and for unit lane % 4 of a quad.
 QKV_DEVICE float& own_sum(const AdditiveArguments& x, const Projections& sums, int entry, int head,
                           int quad, std::int64_t row) {
   const std::int64_t at = (static_cast<std::int64_t>(entry) * sums.heads + head) * x.quads + quad;
@@ -190,8 +190,8 @@ QKV_DEVICE void additive_gradients_prepare(const AdditiveGradientArguments& g) {
       });
 }
 
-// Computes dx of the block's queries, and the sums of g (1/2 - r) from which du is computed: sums
-// over keys, in ascending tiles.
+// Computes dx of the block's queries, and the sums of g (1/2 - r) from which du is computed. These
+// are sums over keys, in tiles in ascending order.
 QKV_DEVICE void additive_gradients_queries(const AdditiveGradientArguments& g) {
   using Shape = FloatGradientShape;
   const AdditiveArguments& x = g.pairs;
@@ -231,8 +231,8 @@ QKV_DEVICE void additive_gradients_queries(const AdditiveGradientArguments& g) {
     sum_pairs<Shape>(
         x, place.h, copy_of_tile, [&] { stage_options<Shape>(a, place, first_key); },
         [&] { copy(tile, 0); }, w);
-    // The tiles of dout and v overwrite used projections; the next chunk is on its way to another
-    // place.
+    // The tiles of dout and v overwrite projections that are no longer needed. The next chunk is
+    // being copied elsewhere.
     multiply_float_rows<Shape>(
         dout, v, place, first_key, has_dout ? a.E : 0, [] {}, ds);
     wait_copies<0>();
@@ -294,7 +294,7 @@ QKV_DEVICE void additive_gradients_keys(const AdditiveGradientArguments& g) {
     };
     QKV_ROLLED
     for (place.first = 0; place.first < place.Tq; place.first += Shape::kRows) {
-      sync_threads();  // all have finished with the previous queries, their bounds and options
+      sync_threads();  // all threads have finished with the previous queries, bounds and options
       if (place.first == 0 && thread_index() == 0) store_option_offsets<Shape>(a, place);
       const BlockBounds bounds = find_bounds<Shape>(a, place);
       if (bounds.last_end <= first_key || bounds.first_begin >= first_key + Shape::kKeys) continue;

@@ -40,9 +40,9 @@ QKV_DEVICE bool is_plain(float x) { return x <= kPlainBound && x >= -kPlainBound
 // CPU's kernels (kernels/exp-inl.h), and the product with 2 log2(e) keeps what rounding and the
 // constant leave out.
 QKV_DEVICE float squared_exponential(float x) {
-  constexpr float kHigh = 2.88539004F;  // 2 log2(e), and what it lacks
-  constexpr float kLow = 3.85192607e-08F;
-  constexpr float kRounder = 12582912;  // 1.5 2^23: a sum with it is rounded to an integer
+  constexpr float kHigh = 2.88539004F;     // 2 log2(e)
+  constexpr float kLow = 3.85192607e-08F;  // 2 log2(e) - kHigh
+  constexpr float kRounder = 12582912;     // 1.5 2^23: a sum with it is rounded to an integer
   const float rounded = fused(x, kHigh, kRounder);
   const float f = fused(x, kLow, fused(x, kHigh, rounded_sum(kRounder, -rounded)));
   float p = fused(0x1.470b4ap-13F, f, 0x1.5f7276p-10F);
@@ -172,9 +172,9 @@ QKV_DEVICE void copy_chunk(const AdditiveArguments& x, const ProjectedRows& left
 }
 
 // Brings the chunks of a tile to shared memory and calls use(chunk, quads, plain) with each. The
-// copies of the first chunk have been started; copy(chunk) starts those of others, and next() those
-// of what follows the last one. first() is called when all threads have finished with what was in
-// shared memory before.
+// copies of the first chunk have been started; copy(chunk) starts the copies of another chunk, and
+// next() starts copies that are needed after the last chunk. first() is called when all threads
+// have finished with the previous contents of shared memory.
 template <class Shape, class Copy, class First, class Next, class Use>
 QKV_DEVICE void for_each_chunk(const AdditiveArguments& x, int h, const Copy& copy,
                                const First& first, const Next& next, const Use& use) {
@@ -274,7 +274,7 @@ QKV_DEVICE float unit_parameter(std::uint32_t units, int unit) {
   return bits_to_float(load_shared(units + static_cast<std::uint32_t>(unit * 4)));
 }
 
-// Adds sum_u v_u (1/2 - r_u) over a chunk to s.
+// Adds sum_u v_u (1/2 - r_u), over the units of a chunk, to s.
 template <class Shape, bool kPlain>
 QKV_DEVICE void add_chunk(int quads, ScoreTile<Shape>& s) {
   ScoreTile<Shape> sum;
@@ -290,7 +290,8 @@ QKV_DEVICE void add_chunk(int quads, ScoreTile<Shape>& s) {
   add_tile<Shape>(sum, s);
 }
 
-// Computes sum_u v_u tanh(x_iu + y_ju) of a tile's pairs. Arguments as for_each_chunk().
+// Computes s = sum_u v_u tanh(x_iu + y_ju) of a tile's pairs. The other arguments are those of
+// for_each_chunk().
 template <class Shape, class Copy, class First, class Next>
 QKV_DEVICE void sum_pairs(const AdditiveArguments& x, int h, const Copy& copy, const First& first,
                           const Next& next, ScoreTile<Shape>& s) {

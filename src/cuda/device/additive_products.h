@@ -30,15 +30,16 @@ QKV_DEVICE FourFloats four_sums(const AdditiveArguments& x, const Projections& s
   return reinterpret_cast<const FourFloats*>(sums.data)[at * sums.rows + row];
 }
 
-// Whether a row has an unmasked pair; without one, its sums are -0. Rows without one must add
+// Whether a row has an unmasked pair: the sums of a row without one are -0. Such a row must add
 // nothing to results, whatever other arrays hold.
 QKV_DEVICE bool is_live_row(const AdditiveArguments& x, const Projections& sums, int entry,
                             int head, std::int64_t row) {
   return float_to_bits(four_sums(x, sums, entry, head, 0, row).x[0]) != 0x80000000U;
 }
 
-// Copies the sums of kChannels units from `first_quad` on and of 64 rows to the tile kX, units as
-// its rows. Rows from `count` on, and quads beyond the last, become 0.
+// Copies the sums of kChannels units, from quad `first_quad` on, and of 64 rows, from row `first`
+// on, to the tile kX, whose rows are the units. Rows from first + count on, and quads beyond the
+// last, become 0.
 QKV_DEVICE void load_units(const AdditiveArguments& x, const Projections& sums, int entry, int head,
                            int first_quad, std::int64_t first, int count) {
   using Shape = ProjectionShape;
@@ -58,8 +59,9 @@ QKV_DEVICE void load_units(const AdditiveArguments& x, const Projections& sums, 
   }
 }
 
-// Copies the sums of kChannels rows and of 64 units to the tile kX, rows as its rows. Rows from
-// `count` on, and quads beyond the last, become 0.
+// Copies the sums of kChannels rows, from row `first` on, and of 64 units, from quad `first_quad`
+// on, to the tile kX, which has a row for each of these rows. Rows from first + count on, and quads
+// beyond the last, become 0.
 QKV_DEVICE void load_unit_rows(const AdditiveArguments& x, const Projections& sums, int entry,
                                int head, int first_quad, std::int64_t first, int count) {
   using Shape = ProjectionShape;
@@ -105,8 +107,8 @@ QKV_DEVICE int key_head_of_right(const AdditiveArguments& x, int right_head) {
 
 // ---- rows ---------------------------------------------------------------------------------------
 
-// Computes 64 rows and 64 channels of dq or dk. A dk sums over the heads of projected keys that
-// read its key head, ascending, and in each over units.
+// Computes 64 rows and 64 channels of dq or dk. dk sums over the heads of projected keys that were
+// computed from its key head, ascending, and in each head over units.
 QKV_DEVICE void additive_gradients_rows(const AdditiveGradientArguments& g) {
   using Shape = ProjectionShape;
   const AdditiveArguments& x = g.pairs;

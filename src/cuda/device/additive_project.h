@@ -12,8 +12,8 @@
 // bits depend on no other row.
 namespace qkv::cuda {
 
-// Copies a tile of a matrix, from (first_row, first_column) on, to shared memory, its columns as
-// rows. Elements outside of the matrix become 0.
+// Copies a part of a matrix, from (first_row, first_column) on, to a tile in shared memory, whose
+// rows are the columns of the matrix. Elements outside of the matrix become 0.
 QKV_DEVICE void load_columns(std::uint32_t tile, const float* x, const DeviceArray& strides,
                              int first_row, int rows, int first_column, int columns) {
   using Shape = ProjectionShape;
@@ -69,7 +69,8 @@ QKV_DEVICE void clear_products(OwnProducts& x) {
     for (int u = 0; u < kProductUnits; ++u) x[r][u] = 0;
   }
 }
-// Adds a block's sum to the total, but for rows that are not live, and begins the next.
+// Adds a block's sum to the total, except in rows that are not live, and sets the sum to 0 for the
+// next block.
 QKV_DEVICE void finish_block(OwnProducts& total, OwnProducts& sum,
                              const bool (&is_live)[kProductRows]) {
   QKV_UNROLL
@@ -104,7 +105,8 @@ QKV_DEVICE void project(const AdditiveArguments& a) {
   block /= to.row_blocks;
   const int h = block % to.heads;
   const int entry = block / to.heads;
-  // Projected keys have a head for each key head, or one for each query head if Wk or dWk has.
+  // Projected keys have a head for each key head, or for each query head if Wk or dWk has a matrix
+  // for each query head.
   const int head =
       is_key ? static_cast<int>(static_cast<std::int64_t>(h) * a.call.G / to.heads) : h;
   const float* rows = static_cast<const float*>(x.data) + offset_of(a.call, x, entry, head);
@@ -115,7 +117,7 @@ QKV_DEVICE void project(const AdditiveArguments& a) {
   clear_products(sum);
   QKV_ROLLED
   for (int c0 = 0; c0 < channels; c0 += Shape::kChannels) {
-    if (c0 > 0) sync_threads();  // all have finished with the previous tiles
+    if (c0 > 0) sync_threads();  // all threads have finished with the previous tiles
     load_columns(Shape::kX, rows, x, first_row, to.rows, c0, channels);
     load_columns(Shape::kW, units, w, first_unit, a.U, c0, channels);
     sync_threads();

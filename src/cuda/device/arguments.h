@@ -34,7 +34,7 @@ enum class Element : std::uint8_t {
 struct DeviceArray {
   const void* data = nullptr;
   std::int64_t batch[kMaxBatchAxes] = {};
-  std::int64_t entry = 0;  // of one axis for all batch axes
+  std::int64_t entry = 0;  // along one axis that counts all batch entries
   std::int64_t head = 0;
   std::int64_t row = 0;
   std::int64_t col = 0;
@@ -64,7 +64,7 @@ struct alignas(16) RowStatistics {
 
 struct ForwardArguments {
   DeviceArray q, k, v, out;             // of one type: 16-bit numbers, or float32
-  DeviceArray lse, row_max, entropy;    // float32, absent if data is null, as all that follow
+  DeviceArray lse, row_max, entropy;    // float32; absent if data is null, like all arrays below
   DeviceArray column_sums, value_sums;  // float32, rows = keys
   DeviceArray weights;                  // float32, rows = queries, columns = keys
   DeviceArray bias, keep, padding;
@@ -82,7 +82,8 @@ struct ForwardArguments {
 
   float scale = 1;
   // Whether kernels without soft-cap, bias and ALiBi may multiply by the scale in the exponent: it
-  // is above 0 and at most 1, so that no finite product is an infinite score, which masks its pair.
+  // is above 0 and at most 1. A larger scale could turn a finite product into a score of -inf,
+  // which masks its pair.
   bool scales_in_exponent = true;
   float softcap = 0;
   float twice_over_cap = 0;         // 2 log2(e) / softcap: in a kernel a division is a call
@@ -101,7 +102,7 @@ struct ForwardArguments {
   int key_blocks = 0;  // blocks of keys of one head, likewise
   int inspected_blocks = 0;  // blocks of queries of the kernels that compute weights again
 
-  // For the kernels that compute weights again, a RowStatistics of each row of each head of each
+  // For the kernels that compute weights again: the statistics of each row of each head of each
   // batch entry (or of all packed sequences). May be null.
   RowStatistics* statistics = nullptr;
 };

@@ -5,7 +5,7 @@
 #include "cuda/device/arguments.h"
 #include "cuda/device/words.h"
 
-// Reads single numbers of arrays of any type, and says where the rows of a head lie.
+// Functions that read single numbers of arrays of any type, and that find the rows of a head.
 namespace qkv::cuda {
 
 QKV_DEVICE float minus_infinity() { return bits_to_float(0xFF800000U); }
@@ -41,13 +41,13 @@ QKV_DEVICE std::int64_t integer_at(Element type, const void* data, std::int64_t 
     case Element::kUInt32:
       return number<std::uint32_t>(data, offset);
     default:
-      return number<std::int64_t>(data, offset);  // uint64: a number from 2^63 on is negative
+      return number<std::int64_t>(data, offset);  // a uint64 of 2^63 or more becomes negative
   }
 }
 
-// The offset of head h of flat batch entry b, where b counts the batch axes in row-major order. An
-// array has either one stride for all batch axes (`entry`) or one for each (`batch`); the others
-// are 0.
+// The offset, in elements, of head h of batch entry b, where b counts through the batch axes in
+// row-major order. An array has either one stride for all batch axes (`entry`) or one for each
+// (`batch`); the strides that it does not use are 0.
 QKV_DEVICE std::int64_t offset_of(const ForwardArguments& a, const DeviceArray& x, int b, int h) {
   std::int64_t offset = b * x.entry + h * x.head;
   auto rest = static_cast<unsigned>(b);
@@ -72,8 +72,8 @@ struct alignas(16) FourFloats {
   float x[4];
 };
 
-// Rows of 16-bit numbers of one head: the first, strides in numbers, and `vectors` as in
-// DeviceArray.
+// Rows of one head, of 16-bit numbers: the address of the first row, the strides in elements, and
+// `vectors` as in DeviceArray.
 struct DeviceRows {
   const std::uint16_t* data;
   std::int64_t row;

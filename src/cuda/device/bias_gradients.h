@@ -11,15 +11,15 @@
 #include "cuda/device/gradient_tiles.h"
 #include "cuda/device/words.h"
 
-// The gradient of a bias: the sum of the score gradients of all heads that read it. A thread block
-// owns a tile [queries,keys] of one of the bias's matrices, and adds the heads in order: by batch
-// entry, then by head.
+// The gradient of a bias: the sum of the gradients of scores of all heads that read it. A thread
+// block computes a tile [queries,keys] of the gradient of one matrix of the bias. It adds the terms
+// of the heads in order: by batch entry, then by head.
 namespace qkv::cuda {
 
 // ---- the heads that share a matrix --------------------------------------------------------------
 
-// The number of heads, over all batch entries, that share a matrix: the product of the sizes of the
-// axes of stride 0.
+// The number of heads, over all batch entries, that share a matrix of the bias: the product of the
+// sizes of those axes along which the bias has stride 0.
 QKV_DEVICE int readers_of(const ForwardArguments& a, const DeviceArray& bias) {
   int readers = bias.head == 0 ? a.H : 1;
   for (int axis = 0; axis < a.batch_axes; ++axis) {
@@ -28,7 +28,8 @@ QKV_DEVICE int readers_of(const ForwardArguments& a, const DeviceArray& bias) {
   return readers;
 }
 
-// Sets place.b and place.h to those of head `n` of the ascending heads that read a matrix.
+// Sets place.b and place.h to head `n`, counted from 0, of the heads that read matrix `matrix` of
+// the bias.
 QKV_DEVICE void find_reader(const ForwardArguments& a, const DeviceArray& bias, int matrix, int n,
                             BlockPlace& place) {
   const auto take = [&](int size, std::int64_t stride) {
@@ -47,7 +48,8 @@ QKV_DEVICE void find_reader(const ForwardArguments& a, const DeviceArray& bias, 
   }
 }
 
-// The offset of a matrix in elements. Axes of size 0 have the stride 0, so nothing is divided by 0.
+// The offset of matrix `matrix` in elements. Axes of size 0 have the stride 0, so nothing is
+// divided by 0.
 QKV_DEVICE std::int64_t matrix_offset(const ForwardArguments& a, const DeviceArray& bias,
                                       int matrix) {
   std::int64_t offset = 0;

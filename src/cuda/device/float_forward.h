@@ -15,15 +15,16 @@
 
 // The forward pass of dot products in float32.
 //
-// A block of four warps computes kRows queries of one head, as forward() does: tiles of kKeys keys
-// ascend from key 0 of the sequence, and a tile without a live key for a query leaves the query's
-// state as it is. A thread's channels of values are, of each 16, the four from 4 * (lane % 4) on.
+// A block of four warps computes kRows queries of one head, as forward() in forward.h does: tiles
+// of kKeys keys ascend from key 0 of the sequence, and a tile without a live key for a query leaves
+// the query's state as it is. A thread holds four of every 16 channels of values, from channel
+// 4 * (lane % 4) on.
 namespace qkv::cuda {
 
 // ---- values ---------------------------------------------------------------------------------
 
-// Copies a tile of values to shared memory, if `out` is asked for. Keys and channels beyond the
-// last become 0.
+// If `out` is requested, copies the values of kKeys keys, from key `first` on, to shared memory.
+// Keys and channels beyond the last become 0.
 template <class Shape>
 QKV_DEVICE void load_values(const ForwardArguments& a, const BlockPlace& place, const FloatRows& v,
                             int first) {
@@ -55,7 +56,7 @@ QKV_DEVICE void load_values(const ForwardArguments& a, const BlockPlace& place, 
 // The weight of a masked pair in shared memory: the bits of -0.
 inline constexpr std::uint32_t kMaskedWeight = 0x80000000U;
 
-// The bits of this thread's masked pairs: bit 4 n + e is of s.at[0][n][e].
+// Bit 4 n + e of the result is 1 if this thread's pair with the score s.at[0][n][e] is masked.
 template <class Shape>
 QKV_DEVICE std::uint32_t masked_pairs(const ScoreTile<Shape>& s) {
   static_assert(Shape::kKeyTiles * 4 <= 32);
@@ -89,9 +90,10 @@ QKV_DEVICE void store_weights(const ScoreTile<Shape>& p, std::uint32_t masked) {
   }
 }
 
-// o += weights v, where the products of a tile are summed first. kMasks: masked pairs, whose value
-// may be infinite or NaN, add nothing; else this warp has no masked pair. The sums of 64 channels
-// at a time take the registers of the tile's scores, which are no longer needed.
+// Sums weights * v over the keys of the tile, then adds the sums to state.o. With kMasks, masked
+// pairs, whose values may be infinite or NaN, add nothing; without it, this warp must have no
+// masked pair. Channels are taken 64 at a time, so that their sums fit into the registers of the
+// scores.
 template <class Shape, bool kMasks>
 QKV_DEVICE void add_values(RowState<Shape>& state) {
   constexpr int kParts = 4;
@@ -171,7 +173,8 @@ QKV_DEVICE void store_rows(const ForwardArguments& a, const BlockPlace& place, f
 
 // ---- the kernel ---------------------------------------------------------------------------------
 
-// Adds a tile to the state of the block's queries, from its products or sums over units.
+// Adds a tile of keys to the state of the block's queries. `s` holds products q . k, or for
+// additive scores sums over units.
 template <class Shape>
 QKV_DEVICE void attend_tile(const ForwardArguments& a, const BlockPlace& place,
                             const BlockBounds& bounds, int tile, float factor, ScoreTile<Shape>& s,

@@ -13,13 +13,13 @@
 #include "cuda/device/gradient_tiles.h"
 #include "cuda/device/words.h"
 
-// The gradients of q, k and v of dot products in float32, of any number of channels: one kernel
-// prepares what the others need of each query, one owns queries and sums over keys, one owns keys
-// and sums over the queries of the heads that read them. Sums are in memory, where the block that
-// owns them adds one tile of pairs after another.
+// The gradients of q, k and v of dot products in float32, of any number of channels. One kernel
+// stores the statistics of each query; in the next, each block sums over the keys of its queries;
+// in the last, over the queries that read its keys. Sums are in global memory: one block adds all
+// terms of a sum, one tile of pairs after another.
 namespace qkv::cuda {
 
-// Sums the exponentials of the scores of the block's queries, as the forward pass does.
+// Sums the exponentials of the scores of the block's queries in `state`, as the forward pass does.
 QKV_DEVICE void sum_float_exponentials(const ForwardArguments& a, const BlockPlace& place,
                                        float factor, SoftmaxState<FloatGradientShape>& state) {
   using Shape = FloatGradientShape;
@@ -63,7 +63,7 @@ QKV_DEVICE void float_gradients_prepare(const FloatGradientArguments& x) {
 }
 
 // Computes the weights and the gradients of scores of a tile of pairs, and returns whether any
-// thread has a masked pair. On return all threads have finished with the tiles of rows.
+// thread has a masked pair. On return, no thread reads the rows in shared memory any more.
 QKV_DEVICE bool make_float_pairs(const GradientArguments& g, const BlockPlace& place,
                                  const BlockBounds& bounds, int first_key, float factor,
                                  const GradientRows<FloatGradientShape>& rows, PairTile& w,
@@ -128,14 +128,14 @@ QKV_DEVICE void float_gradients_keys(const FloatGradientArguments& x) {
   const int value_head = value_head_of(a, key_head);
   const int group = a.H / a.G;
   const bool has_dout = g.dout.data != nullptr;
-  const bool of_keys = g.dk.data != nullptr;
-  const bool of_values = g.dv.data != nullptr;
+  const bool has_dk = g.dk.data != nullptr;
+  const bool has_dv = g.dv.data != nullptr;
   const float factor = exponent_factor<true>(a);
   const RowRange keys{first_key, place.Tk};
   const FloatRows key_sums = float_rows(a, x.k_sums, place.b, key_head, place.k0);
   const FloatRows value_sums = float_rows(a, x.v_sums, place.b, value_head, place.k0);
-  if (of_keys) clear_elements(keys, a.D, key_sums);
-  if (of_values) clear_elements(keys, a.E, value_sums);
+  if (has_dk) clear_elements(keys, a.D, key_sums);
+  if (has_dv) clear_elements(keys, a.E, value_sums);
   QKV_ROLLED
   for (place.h = key_head * group; place.h < (key_head + 1) * group; ++place.h) {
     const FloatRows q = float_rows(a, a.q, place.b, place.h, place.q0);
@@ -150,21 +150,21 @@ QKV_DEVICE void float_gradients_keys(const FloatGradientArguments& x) {
       const RowRange queries{place.first, place.Tq};
       PairTile w, ds;
       const bool masks = make_float_pairs(g, place, bounds, first_key, factor, rows, w, ds);
-      if (of_values && has_dout) {
+      if (has_dv && has_dout) {
         store_pair_tile<Summed::kQueries>(w);
         add_pair_products(masks, dout, queries, keys, a.E, value_sums);
         sync_threads();  // all have finished with the weights
       }
-      if (!of_keys) continue;
+      if (!has_dk) continue;
       store_pair_tile<Summed::kQueries>(ds);
       add_pair_products(masks, q, queries, keys, a.D, key_sums);
     }
   }
   sync_threads();  // all sums are there
-  if (of_keys && g.adds) {
+  if (has_dk && g.adds) {
     finish_elements(keys, a.D, key_sums, 1, true, float_rows(a, g.dk, place.b, key_head, place.k0));
   }
-  if (of_values) {
+  if (has_dv) {
     finish_elements(keys, a.E, value_sums, a.kept_scale, g.adds,
                     float_rows(a, g.dv, place.b, value_head, place.k0));
   }

@@ -13,9 +13,9 @@
 #include "cuda/device/row_statistics.h"
 #include "cuda/device/words.h"
 
-// Tiles of float32: products of rows, and of tiles of pairs with rows. A thread holds the numbers
-// of two rows and of a quarter of the columns of a tile of pairs, in the layout of 16-bit tiles.
-// Every sum has one order, and no tensor core takes part.
+// Tiles of float32: products of rows with rows, and of tiles of pairs with rows. A thread holds a
+// quarter of the columns of two rows of a tile of pairs, in the layout of ScoreTile
+// (forward_tiles.h). Every sum has one fixed order, and tensor cores are not used.
 namespace qkv::cuda {
 
 // ---- rows -------------------------------------------------------------------------------------
@@ -35,8 +35,9 @@ QKV_DEVICE float& number_of(const FloatRows& x, int row, int c) {
   return const_cast<float*>(x.data)[row * x.row + c * x.col];
 }
 
-// Copies channels c0 .. c0+kFloatChunk-1 of kCount rows from row `first` on to shared memory.
-// Elements outside of the matrix become 0. place(row, c) is the address of an element.
+// Copies channels c0 .. c0+kFloatChunk-1 of kCount rows, from row `first` on, to shared memory.
+// place(row, c) is the address of an element there. Rows from `limit` on, and channels from `width`
+// on, become 0.
 template <class Shape, int kCount, class Place>
 QKV_DEVICE void load_block(const FloatRows& x, int first, int limit, int c0, int width,
                            const Place& place) {
@@ -50,15 +51,15 @@ QKV_DEVICE void load_block(const FloatRows& x, int first, int limit, int c0, int
   }
 }
 
-// The place of channel c of a row in a tile [rows, channels].
+// The address in shared memory of channel c of a row, in a tile [rows, channels].
 template <class Shape>
 QKV_DEVICE std::uint32_t row_place(std::uint32_t tile, int row, int c) {
   return tile + static_cast<std::uint32_t>(row * Shape::kLeftPitch + c * 4);
 }
-// The place of key j in a row of a tile [.., keys], from which a thread reads its own keys four at
-// a time.
+// The index of key j in a row of a tile [channels, keys], whose keys are ordered so that a thread
+// reads its own keys four at a time.
 QKV_DEVICE int key_place(int j) {
-  const int own = j / 8 * 2 + j % 2;  // among keys of lanes with lane % 4 = j / 2 % 4
+  const int own = j / 8 * 2 + j % 2;  // index among the keys of lanes with lane % 4 = j / 2 % 4
   return own / 4 * 16 + j / 2 % 4 * 4 + own % 4;
 }
 template <class Shape>
@@ -66,7 +67,7 @@ QKV_DEVICE std::uint32_t column_place(std::uint32_t tile, int key, int c) {
   return tile + static_cast<std::uint32_t>(c * Shape::kRightPitch + key_place(key) * 4);
 }
 
-// The element of a thread's tile of row `half` and of the thread's column part * 4 + n.
+// The element in row `half` and column part * 4 + n of the rows and columns that a thread holds.
 template <class Shape>
 QKV_DEVICE float& tile_element(ScoreTile<Shape>& s, int half, int part, int n) {
   return s.at[0][part * 2 + n / 2][2 * half + n % 2];
@@ -115,9 +116,9 @@ QKV_DEVICE void add_tile(ScoreTile<Shape>& from, ScoreTile<Shape>& to) {
   }
 }
 
-// Computes the products of the block's queries in `left` with the keys of a tile in `right`:
-// channels ascend, in blocks of 64 (core::kChannelBlock). first() is called when all threads have
-// finished with what was in shared memory before.
+// Computes in `s` the products of the block's queries in `left` with kKeys keys in `right`, from
+// key first_key on. Channels ascend, in blocks of 64 (core::kChannelBlock). first() is called once,
+// when all threads have finished with what was in shared memory before.
 template <class Shape, class First>
 QKV_DEVICE void multiply_float_rows(const FloatRows& left, const FloatRows& right,
                                     const BlockPlace& place, int first_key, int width,
@@ -155,7 +156,8 @@ QKV_DEVICE bool is_masked_weight(float w) {
 
 // Replaces products, or sums over units, in `w` by weights, and dout . v in `ds` by the gradients
 // of these products or sums, as make_gradients() does, but with the factor `scale`. Masked pairs
-// have -0 in both, and no others have it in `ds`. Returns whether this thread has a masked pair.
+// become -0 in `w` and `ds`; other elements of `ds` are never -0. Returns whether this thread has a
+// masked pair.
 QKV_DEVICE bool make_pair_gradients(const ForwardArguments& a, const BlockPlace& place,
                                     const BlockBounds& bounds, int first_key,
                                     const GradientRows<FloatGradientShape>& rows, float factor,
@@ -170,7 +172,8 @@ QKV_DEVICE bool make_pair_gradients(const ForwardArguments& a, const BlockPlace&
   return masks;
 }
 
-// Sums dout . out over the channels of this thread's rows; four threads share a row.
+// Sets products[half] to dout . out of row `half` of this thread's rows. The four threads that
+// share a row get the same number.
 QKV_DEVICE void multiply_outputs(const ForwardArguments& a, const DeviceArray& dout,
                                  const BlockPlace& place, float (&products)[2]) {
   using Shape = FloatGradientShape;
@@ -194,15 +197,15 @@ QKV_DEVICE void multiply_outputs(const ForwardArguments& a, const DeviceArray& d
 
 // ---- products of pairs with rows ----------------------------------------------------------------
 
-// The place of a pair in a tile in shared memory, which overwrites rows or projections that have
-// been used. Products sum over the rows of this tile.
+// The address of an element of the tile of pairs in shared memory. The tile overwrites rows or
+// projections that have been used; add_pair_products() sums over the tile's rows.
 QKV_DEVICE std::uint32_t pair_place(int row, int column) {
   using Shape = FloatGradientShape;
   return Shape::kPairs + static_cast<std::uint32_t>(row * Shape::kPairPitch + column * 4);
 }
 enum class Summed { kQueries, kKeys };
 
-// Writes this thread's pairs to the tile, whose rows are queries or keys, as kOver says.
+// Writes this thread's part of x to the tile of pairs, with queries or keys as rows (see kOver).
 template <Summed kOver>
 QKV_DEVICE void store_pair_tile(const PairTile& x) {
   for_each_pair<FloatGradientShape>([&](int m, int half, int n, int query, int key) {
@@ -214,7 +217,7 @@ QKV_DEVICE void store_pair_tile(const PairTile& x) {
     }
   });
 }
-// Reads a tile whose rows are queries into x, whose rows are keys.
+// Reads the tile of pairs, whose rows are queries, into x with rows and columns exchanged.
 QKV_DEVICE void load_transposed_tile(PairTile& x) {
   using Shape = FloatGradientShape;
   static_assert(Shape::kRows == Shape::kKeys);
@@ -226,15 +229,15 @@ QKV_DEVICE void load_transposed_tile(PairTile& x) {
   });
 }
 
-// 64 rows from row `first` on, of a sequence of `limit` rows.
+// The rows first .. first+63, as far as they are below `limit`.
 struct RowRange {
   int first;
   int limit;
 };
 
-// Adds the products of the tile of pairs in shared memory with the rows `from` of x to the rows
-// `to` of `sums`, one for each column of the tile; rows ascend. kMasks: masked pairs, whose x may
-// be infinite or NaN, add nothing.
+// sums += p^T x, for the tile p of pairs in shared memory, the rows `from` of x (one for each row
+// of p) and the rows `to` of `sums` (one for each column of p); rows of p ascend. With kMasks,
+// masked pairs, whose x may be infinite or NaN, add nothing.
 template <bool kMasks>
 QKV_DEVICE void add_pair_products(const FloatRows& x, const RowRange& from, const RowRange& to,
                                   int width, const FloatRows& sums) {
@@ -286,7 +289,7 @@ QKV_DEVICE void add_pair_products(bool masks, const FloatRows& x, const RowRange
   }
 }
 
-// Calls f(row, channel) for the elements of 64 rows.
+// Calls f(row, channel) for this thread's share of the elements of `rows`.
 template <class F>
 QKV_DEVICE void for_each_element(const RowRange& rows, int width, const F& f) {
   using Shape = FloatGradientShape;
@@ -301,12 +304,12 @@ QKV_DEVICE void for_each_element(const RowRange& rows, int width, const F& f) {
   }
 }
 
-// Sets the sums of 64 rows to 0.
+// Sets the sums of `rows` to 0.
 QKV_DEVICE void clear_elements(const RowRange& rows, int width, const FloatRows& sums) {
   for_each_element(rows, width, [&](int row, int c) { number_of(sums, row, c) = 0; });
 }
 
-// Writes sums of 64 rows, times `scale`, to their gradient, or adds them to it.
+// Stores the sums of `rows`, times `scale`, in the gradient `to`; with `adds`, adds them to it.
 QKV_DEVICE void finish_elements(const RowRange& rows, int width, const FloatRows& sums, float scale,
                                 bool adds, const FloatRows& to) {
   for_each_element(rows, width, [&](int row, int c) {

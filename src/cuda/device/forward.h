@@ -16,11 +16,11 @@
 //
 // A block of four warps computes kRows queries of one head. It takes the keys in tiles of kKeys,
 // ascending from key 0 of the sequence, skips tiles before and after all keys that its queries may
-// attend to, and carries for each query the largest score m, the sum l and the weighted sum of
-// values o. A tile without a live key of a query leaves the query's m, l and o as they are, so a
-// query's bits do not depend on the block's other queries. The threads of a quad (four lanes) share
-// the rows lane / 4 and lane / 4 + 8 of a tile of 16 queries; each thread holds columns
-// 2 * (lane % 4) and 2 * (lane % 4) + 1 of every 8.
+// attend to, and carries for each query the largest score m, the sum l of exponentials and the
+// weighted sum o of values. A tile without a live key of a query leaves the query's m, l and o as
+// they are, so a query's bits do not depend on the block's other queries. The threads of a quad
+// (four lanes) share the rows lane / 4 and lane / 4 + 8 of a tile of 16 queries; each thread holds
+// columns 2 * (lane % 4) and 2 * (lane % 4) + 1 of every 8.
 namespace qkv::cuda {
 
 template <class Shape, class Tiles>
@@ -43,8 +43,8 @@ QKV_DEVICE void store_results(const ForwardArguments& a, const BlockPlace& place
 
 // ---- the kernel -----------------------------------------------------------------------------
 
-// kEvery: with all options; else only causal mask, window, lengths, diagonals, sinks, and a scale
-// that acts in the exponent.
+// With kEvery, supports all options; without it, only causal mask, window, lengths, diagonals,
+// sinks, and a scale that is applied in the exponent.
 template <class Shape, class Tiles, bool kEvery>
 QKV_DEVICE void forward(const ForwardArguments& a) {
   BlockPlace place;
@@ -64,9 +64,9 @@ QKV_DEVICE void forward(const ForwardArguments& a) {
   const int end_tile = (bounds.last_end + Shape::kKeys - 1) / Shape::kKeys;
   load_rows<Shape, Shape::kRows>(Shape::kQ, q, place.first, place.Tq, a.D);
 
-  // Whether every tile is searched for values that are infinite or NaN, which make the product with
-  // the weight 0 of a masked pair NaN. Options mask pairs in any tile. In the other kernels only
-  // tiles at the bounds are searched, and calls whose scores are not -inf pay for no more.
+  // Whether every tile is searched for infinite and NaN values, whose product with a masked pair's
+  // weight, 0, would be NaN. With kEvery, options may mask pairs of any tile. Without it, at first
+  // only tiles at the bounds are searched, which is enough unless a score is -inf.
   bool searches_all = kEvery;
   RowState<Shape> state;
   QKV_ROLLED

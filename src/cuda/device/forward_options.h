@@ -11,11 +11,11 @@
 // The options of a call, applied to tiles of scores and weights.
 namespace qkv::cuda {
 
-// The tiles of a bias and of Keep that a block reads, [kRows, kKeys], pass through shared memory:
-// asynchronously where 16 bytes of a row can be read together, else element by element.
+// A block copies its tiles of a bias and of Keep, [kRows, kKeys], to shared memory: asynchronously
+// where 16 bytes of a row can be read together, else element by element.
 
-// The place in shared memory of column j of a row of elements of kBytes bytes. Chunks of 16 bytes
-// are swizzled so that eight rows' chunks lie in different banks.
+// The address in shared memory of column j of a row, in a tile of elements of kBytes bytes. Chunks
+// of 16 bytes are swizzled so that eight rows' chunks lie in different banks.
 template <class Shape, int kBytes>
 QKV_DEVICE std::uint32_t staged(std::uint32_t tile, int row, int j) {
   constexpr int kPitch = Shape::kKeys * kBytes;
@@ -26,7 +26,8 @@ QKV_DEVICE std::uint32_t staged(std::uint32_t tile, int row, int j) {
   return tile + static_cast<std::uint32_t>(row * kPitch + chunk * 16 + j * kBytes % 16);
 }
 
-// Copies a tile of elements of kBytes bytes. Elements outside of the matrix become 0.
+// Starts to copy a tile of elements of kBytes bytes to shared memory: see copy_16(). Elements
+// outside of the matrix become 0.
 template <class Shape, int kBytes>
 QKV_DEVICE void stage(std::uint32_t tile, const void* matrix, std::int64_t row_stride,
                       const BlockPlace& place, int first_key) {
@@ -44,7 +45,7 @@ QKV_DEVICE void stage(std::uint32_t tile, const void* matrix, std::int64_t row_s
   }
 }
 
-// Writes a tile of elements, 4 bytes for each group of kGroup. f(i, j) gives the bits of the
+// Writes a tile of elements of 4 / kGroup bytes to shared memory. f(i, j) gives the bits of the
 // element of query i and key j; elements outside of the matrix are 0.
 template <class Shape, int kGroup, class F>
 QKV_DEVICE void stage_elements(std::uint32_t tile, const BlockPlace& place, int first_key,
@@ -65,7 +66,7 @@ QKV_DEVICE void stage_elements(std::uint32_t tile, const BlockPlace& place, int 
   }
 }
 
-// Keeps in shared memory where the head's bias and Keep begin.
+// Stores in shared memory the offsets, in elements, at which the head's bias and Keep begin.
 template <class Shape>
 QKV_DEVICE void store_option_offsets(const ForwardArguments& a, const BlockPlace& place) {
   const auto offset = [&](const DeviceArray& x) {
@@ -75,8 +76,8 @@ QKV_DEVICE void store_option_offsets(const ForwardArguments& a, const BlockPlace
   store_long(Shape::kPlaces + 8, offset(a.keep));
 }
 
-// Copies a tile of the bias and of Keep, and its keys' padding, to shared memory. Parts may arrive
-// later: see copy_16().
+// Copies a tile of the bias and of Keep, and the padding of the tile's keys, to shared memory. Some
+// copies are only started: see copy_16().
 template <class Shape>
 QKV_DEVICE void stage_options(const ForwardArguments& a, const BlockPlace& place, int first_key) {
   const auto bias_offset = static_cast<std::int64_t>(load_long(Shape::kPlaces));
@@ -113,8 +114,8 @@ QKV_DEVICE void stage_options(const ForwardArguments& a, const BlockPlace& place
   }
 }
 
-// The places in shared memory of the elements of this thread's pairs. They differ from the first by
-// constants, in the chunk by an exclusive or, so that no address is kept for each.
+// The addresses in shared memory of the elements of this thread's pairs. Constants, combined with
+// the first address by an exclusive or and an addition, give the others without more registers.
 template <class Shape, int kBytes>
 class PairPlaces {
  public:
@@ -131,7 +132,7 @@ class PairPlaces {
 };
 
 // Calls f(m, half, n, row, j) for every two adjacent scores of this thread, s.at[m][n][2 * half]
-// and the next: `row` is their query in the block, `j` the key of the first in the tile.
+// and the next: they are of the block's query `row` and of keys j and j + 1 of the tile.
 template <class Shape, class F>
 QKV_DEVICE void for_each_pair(const F& f) {
   QKV_UNROLL
@@ -147,7 +148,7 @@ QKV_DEVICE void for_each_pair(const F& f) {
   }
 }
 
-// A bias of -inf masks the pair, also if the score is NaN.
+// Adds a bias to a score. A bias of -inf masks the pair, even if the score is NaN.
 QKV_DEVICE void add_bias(float bias, float& score) {
   score = bias == minus_infinity() ? bias : rounded_sum(score, bias);
 }
@@ -182,7 +183,7 @@ QKV_DEVICE void add_biases(const DeviceArray& x, ScoreTile<Shape>& s) {
   }
 }
 
-// |i + o - j| of a query of a block and key j: exact below 2^24, and rounded to float32 above.
+// |i + o - j| of the block's query `row` and key j: exact below 2^24, rounded to float32 above.
 QKV_DEVICE float distance_of(const BlockPlace& place, int row, int j) {
   const auto diagonal = static_cast<float>(place.first + row + place.diagonal);
   return size_of(rounded_sum(diagonal, -static_cast<float>(j)));
@@ -204,8 +205,8 @@ QKV_DEVICE void subtract_distances(const DeviceArray& slopes, const BlockPlace& 
   });
 }
 
-// Turns products into scores: scale, soft-cap, ALiBi, bias. Calls on_slope(m, n, e, slope) with the
-// derivative 1 - tanh^2 of a soft-cap for each score s.at[m][n][e].
+// Replaces products by scores: applies scale, soft-cap, ALiBi and bias. With a soft-cap, calls
+// on_slope(m, n, e, slope) for each score s.at[m][n][e]: `slope` is the derivative 1 - tanh^2.
 template <class Shape, class OnSlope>
 QKV_DEVICE void make_scores(const ForwardArguments& a, const BlockPlace& place, int first_key,
                             ScoreTile<Shape>& s, const OnSlope& on_slope) {
@@ -231,7 +232,7 @@ QKV_DEVICE void make_scores(const ForwardArguments& a, const BlockPlace& place, 
   if (a.bias.data != nullptr) add_biases<Shape>(a.bias, s);
 }
 
-// -inf for the pairs that Keep forbids.
+// Sets the scores of pairs that Keep forbids to -inf.
 template <class Shape>
 QKV_DEVICE void apply_keep(ScoreTile<Shape>& s) {
   const PairPlaces<Shape, 1> places(Shape::kKeep);
@@ -243,7 +244,7 @@ QKV_DEVICE void apply_keep(ScoreTile<Shape>& s) {
   });
 }
 
-// -inf for the keys that are padding.
+// Sets the scores of keys that are padding to -inf.
 template <class Shape>
 QKV_DEVICE void apply_padding(ScoreTile<Shape>& s) {
   QKV_UNROLL
@@ -260,7 +261,7 @@ QKV_DEVICE void apply_padding(ScoreTile<Shape>& s) {
   }
 }
 
-// -inf for the keys that causal mask, window and lengths forbid.
+// Sets the scores of pairs that causal mask, window or lengths forbid to -inf.
 template <class Shape>
 QKV_DEVICE void apply_bounds(int tile, ScoreTile<Shape>& s) {
   QKV_UNROLL
@@ -282,20 +283,20 @@ QKV_DEVICE void apply_bounds(int tile, ScoreTile<Shape>& s) {
   }
 }
 
-// Whether make_scores() applies. If not, scores are products, and the scale acts in the exponent.
+// Whether make_scores() is called. If not, scores stay products, and exponents apply the scale.
 template <bool kEvery>
 QKV_DEVICE bool is_scaled(const ForwardArguments& a) {
   return kEvery && (a.softcap > 0 || a.bias.data != nullptr || a.alibi.data != nullptr ||
                     !a.scales_in_exponent);
 }
-// The factor of a score in the exponent of 2.
+// The factor f of a score s in 2^(f s).
 template <bool kEvery>
 QKV_DEVICE float exponent_factor(const ForwardArguments& a) {
   return is_scaled<kEvery>(a) ? kLog2E : rounded_product(a.scale, kLog2E);
 }
 
-// Turns products into final scores. `inside`: causal mask, window and lengths allow all pairs.
-// on_slope: see make_scores.
+// Replaces products by final scores. `inside`: causal mask, window and lengths allow all pairs of
+// the tile. on_slope: see make_scores().
 template <class Shape, bool kEvery, class OnSlope>
 QKV_DEVICE void finish_scores(const ForwardArguments& a, const BlockPlace& place, bool inside,
                               int first_key, ScoreTile<Shape>& s, const OnSlope& on_slope) {
@@ -318,8 +319,8 @@ QKV_DEVICE void for_each_dropped(const ForwardArguments& a, const BlockPlace& pl
                                  const F& f) {
   const int lane = thread_index() % kLanes;
   const int odd = lane % 2;
-  // A group of four keys belongs to two lanes: the even one draws for the first of their two rows,
-  // the odd one for the second.
+  // Two lanes share a group of four keys and two rows: the even lane computes the dropout words of
+  // the first row, the odd lane those of the second.
   QKV_UNROLL
   for (int m = 0; m < Shape::kRowTiles; ++m) {
     const auto i = static_cast<std::uint32_t>(place.first + row_in_block<Shape>(m, odd));

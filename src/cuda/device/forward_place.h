@@ -19,7 +19,7 @@ QKV_DEVICE int larger(int x, int y) { return x > y ? x : y; }
 struct BlockPlace {
   int b = 0;
   int h = 0;
-  std::int64_t q0 = 0, k0 = 0;  // first rows of the sequence
+  std::int64_t q0 = 0, k0 = 0;  // the sequence's first rows in q and k
   int Tq = 0, Tk = 0;
   int first = 0;              // first query of the block, in the sequence
   std::int64_t diagonal = 0;  // o of j = i + o
@@ -44,7 +44,7 @@ QKV_DEVICE int start_of(const DeviceArray& starts, int b, int rows) {
       at_most(at_least(integer_at(starts.type, starts.data, b * starts.row), 0), rows));
 }
 
-// Sets the rows of packed sequence place.b.
+// Sets q0, k0, Tq and Tk of `place` to those of packed sequence place.b.
 QKV_DEVICE void find_rows(const ForwardArguments& a, BlockPlace& place) {
   place.q0 = start_of(a.starts_q, place.b, a.Tq);
   place.k0 = start_of(a.starts_k, place.b, a.Tk);
@@ -52,7 +52,7 @@ QKV_DEVICE void find_rows(const ForwardArguments& a, BlockPlace& place) {
   place.Tk = larger(start_of(a.starts_k, place.b + 1, a.Tk) - static_cast<int>(place.k0), 0);
 }
 
-// Finds the packed sequence that has block `n` of a head, and makes n the block's index in the
+// Finds the packed sequence that has block `n` of a head, and sets n to the block's index in that
 // sequence. `starts` (a.starts_q or a.starts_k) gives the sequences, each of which has blocks of
 // kRows rows. Returns false if there is no such block.
 template <int kRows>
@@ -94,7 +94,7 @@ QKV_DEVICE bool find_place(const ForwardArguments& a, int row_blocks, BlockPlace
     place.b = n / a.H;
     place.Tq = a.Tq;
     place.Tk = a.Tk;
-    // With a causal mask the last queries have the most keys: they start first.
+    // With a causal mask the last queries have the most keys: their blocks start first.
     if (a.right != kUnbounded) block = row_blocks - 1 - block;
   } else if (!find_sequence<Shape::kRows>(a, a.starts_q, a.Tq, block, place)) {
     return false;
@@ -124,7 +124,7 @@ QKV_DEVICE bool find_key_place(const ForwardArguments& a, int heads, BlockPlace&
   return first_key < place.Tk;
 }
 
-// The heads of k and v of a block.
+// The head of k that query head place.h reads, and the head of v that is read with key_head.
 QKV_DEVICE int key_head_of(const ForwardArguments& a, const BlockPlace& place) {
   return static_cast<int>(static_cast<std::int64_t>(place.h) * a.G / a.H);
 }
@@ -132,7 +132,7 @@ QKV_DEVICE int value_head_of(const ForwardArguments& a, int key_head) {
   return static_cast<int>(static_cast<std::int64_t>(key_head) * a.value_heads / a.G);
 }
 
-// The number of query i among the queries of all heads.
+// The index of the sequence's query i among the queries of all heads of all batch entries.
 QKV_DEVICE std::int64_t row_number(const ForwardArguments& a, const BlockPlace& place, int i) {
   const int entry = a.starts_q.data == nullptr ? place.b : 0;
   return (static_cast<std::int64_t>(entry) * a.H + place.h) * a.Tq + place.q0 + i;

@@ -11,7 +11,8 @@
 // The results of a row, from its state after the last tile.
 namespace qkv::cuda {
 
-// Stores the 16-bit numbers of a channel and the next in a row of an array of `width` channels.
+// Stores the two 16-bit numbers of `pair` as channels `channel` and `channel` + 1 of a row.
+// Channels from `width` on do not exist and are left out.
 QKV_DEVICE void store_channels(const DeviceArray& to, std::uint16_t* row, int channel, int width,
                                std::uint32_t pair) {
   std::uint16_t* const at = row + channel * to.col;
@@ -29,16 +30,16 @@ QKV_DEVICE float sink_of(const ForwardArguments& a, int h) {
 
 // The results of a row, from its largest score m and the sum l of 2^(exponent factor * (s - m)).
 struct RowResult {
-  float factor;  // of o
+  float factor;  // by which o is multiplied
   float lse;
   float row_max;
-  float lowered;  // of RowStatistics
+  float lowered;  // as in RowStatistics
   float one_over_sum;
 };
 
 QKV_DEVICE RowResult finish_row(float m, float l, float factor, bool has_sink, float sink) {
   const bool empty = l == 0;
-  float top = empty ? minus_infinity() : rounded_product(m, factor);  // in powers of two
+  float top = empty ? minus_infinity() : rounded_product(m, factor);  // as an exponent of 2
   float largest = empty ? minus_infinity() : m * (factor * kLn2);
   float lowered = 0;
   float sum = l;
@@ -59,7 +60,7 @@ QKV_DEVICE RowResult finish_row(float m, float l, float factor, bool has_sink, f
 }
 
 // Stores statistics, lse and row_max of this thread's rows, and calls store(row, m, half, weight,
-// zero) for each row of out, whose elements are T: they become o * weight, or 0 if `zero`.
+// zero) for each row of out, which must write o * weight, or 0 if `zero`, to the address `row`.
 template <class Shape, class T, class Store>
 QKV_DEVICE void finish_rows(const ForwardArguments& a, const BlockPlace& place, float factor,
                             const RowState<Shape>& state, const Store& store) {

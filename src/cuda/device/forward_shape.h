@@ -6,7 +6,7 @@
 
 namespace qkv::cuda {
 
-// The types of tiles that tensor cores multiply.
+// The types of the numbers in tiles that tensor cores multiply.
 struct BFloat16Tiles {};
 struct Float16Tiles {};
 
@@ -29,13 +29,13 @@ struct ForwardShape {
   static constexpr std::uint32_t kQ = 0;
   static constexpr std::uint32_t kK = kQ + kRows * kPitch;
   static constexpr std::uint32_t kV = kK + kKeys * kPitch;
-  static constexpr std::uint32_t kWeights = kV + kKeys * kPitch;          // of 2 bytes
+  static constexpr std::uint32_t kWeights = kV + kKeys * kPitch;          // 2 bytes each
   static constexpr std::uint32_t kBounds = kWeights + kRows * kKeys * 2;  // 2 ints a row
   static constexpr std::uint32_t kWarpBounds = kBounds + kRows * 8;       // 4 ints a warp
-  static constexpr std::uint32_t kPlaces = kWarpBounds + kWarps * 16;     // 2 numbers of 8 bytes
+  static constexpr std::uint32_t kPlaces = kWarpBounds + kWarps * 16;     // 2 offsets of 8 bytes
   static constexpr std::uint32_t kSharedBytes = (kPlaces + 16 + 255) / 256 * 256;
-  // Kernels with every option also have tiles of Keep, a byte an element, and of a bias, up to 4
-  // bytes an element, and 4 bytes for each key, not 0 if it is padding.
+  // Kernels with every option also have a tile of Keep, with 1 byte an element, a tile of the bias,
+  // with up to 4 bytes an element, and 4 bytes for each key, which are 0 unless it is padding.
   static constexpr std::uint32_t kKeep = kSharedBytes;
   static constexpr std::uint32_t kBias = kKeep + kRows * kKeys;
   static constexpr std::uint32_t kPadding = kBias + kRows * kKeys * 4;
@@ -49,8 +49,8 @@ using Forward128Every = ForwardShape<128, 1, 64>;
 using Forward256 = ForwardShape<256, 1, 32>;
 using Forward256Every = ForwardShape<256, 1, 32>;
 
-// The lists of kernels: name, shape, type of tiles; of forward kernels also whether they have every
-// option (see tile_kernel.h). Kernels are named qkv_forward_NAME, qkv_sum_columns_NAME and
+// The lists of kernels: name, shape, type of tiles; for forward kernels also whether they have
+// every option (see tile_kernel.h). Kernels are named qkv_forward_NAME, qkv_sum_columns_NAME and
 // qkv_inspect_rows_NAME. Widths ascend, and the first kernel that a call fits runs it. Kernels of
 // one width have equal kKeys.
 #define QKV_FOR_EACH_PLAIN_FORWARD(X)               \

@@ -6,7 +6,7 @@
 #include "cuda/device/forward_place.h"
 #include "cuda/device/words.h"
 
-// Tiles of q, k and v in shared memory, their products, and the softmax between them.
+// Tiles of q, k and v in shared memory, their products, and the softmax between the products.
 namespace qkv::cuda {
 
 // ---- tiles of q, k and v ----------------------------------------------------------------------
@@ -52,14 +52,14 @@ QKV_DEVICE void load_rows(std::uint32_t tile, const DeviceRows& x, int first, in
   }
 }
 
-// The exponent bits in both halves of a pair, and the lowest of each half (exponent_one). In
-// infinities and NaNs all are set: adding the lowest carries into the sign bit.
+// The exponent bits of both halves of a pair, and the lowest exponent bit of both (exponent_one).
+// In infinities and NaNs, all exponent bits are 1: adding the lowest carries into the sign bit.
 QKV_DEVICE std::uint32_t exponent_bits(BFloat16Tiles) { return 0x7F807F80U; }
 QKV_DEVICE std::uint32_t exponent_bits(Float16Tiles) { return 0x7C007C00U; }
 QKV_DEVICE std::uint32_t exponent_one(BFloat16Tiles) { return 0x00800080U; }
 QKV_DEVICE std::uint32_t exponent_one(Float16Tiles) { return 0x04000400U; }
 
-// Sets the sign bit of each half that is infinite or NaN, and no other bit.
+// A word in which the sign bits of infinite and NaN halves of `pair` are 1, and other bits 0.
 template <class Tiles>
 QKV_DEVICE std::uint32_t non_finite_halves(std::uint32_t pair) {
   return ((pair & exponent_bits(Tiles{})) + exponent_one(Tiles{})) & 0x80008000U;
@@ -99,7 +99,8 @@ QKV_DEVICE void clear_non_finite(std::uint32_t tile) {
 
 // ---- what a thread holds ------------------------------------------------------------------------
 
-// Scores, then weights, of a tile; rows m and columns n of 16 x 8 tiles.
+// A thread's scores, later weights, of a tile: at[m][n] are those in row m and column n of the
+// tiles of 16 queries x 8 keys.
 template <class Shape>
 struct ScoreTile {
   float at[Shape::kRowTiles][Shape::kKeyTiles][4];
@@ -238,15 +239,15 @@ QKV_DEVICE void add_products(const ScoreTile<Shape>& p, std::uint32_t v_tile, Ro
 
 // ---- softmax --------------------------------------------------------------------------------
 
-// Above this largest score, in powers of two, the rounding of shift = factor m shows in weights
-// exp2(factor s - shift): they are then exp2(factor (s - m)), which takes one more operation.
+// If |shift| is above this, where shift = factor m, the rounding of shift shows in weights
+// exp2(factor s - shift). They are then computed as exp2(factor (s - m)), with one operation more.
 inline constexpr float kLargeShift = 1024;
 
 QKV_DEVICE bool is_large(float shift) { return shift > kLargeShift || shift < -kLargeShift; }
 
 // Replaces scores by weights exp2(factor (s - m)) and updates m and l. A masked score is -inf and
-// its weight is 0. The caller multiplies other sums of earlier tiles by `shrink`; returns whether
-// an element of `shrink` is not 1.
+// its weight is 0. The caller must multiply its own sums over earlier tiles by `shrink`. Returns
+// whether an element of `shrink` is not 1.
 template <class Shape>
 QKV_DEVICE bool update_softmax(float factor, ScoreTile<Shape>& s, SoftmaxState<Shape>& state,
                                float (&shrink)[2 * Shape::kRowTiles]) {
@@ -290,7 +291,7 @@ QKV_DEVICE bool update_softmax(float factor, ScoreTile<Shape>& s, SoftmaxState<S
   return changes;
 }
 
-// Multiplies the sums of each of a thread's rows by its factor.
+// Multiplies the sums of each of a thread's rows r by factors[r].
 template <class Shape>
 QKV_DEVICE void multiply_sums(const float (&factors)[2 * Shape::kRowTiles], RowSums<Shape>& o) {
   QKV_UNROLL
@@ -318,7 +319,8 @@ QKV_DEVICE void update_softmax(float factor, ScoreTile<Shape>& s, RowState<Shape
 // The 16 bits in shared memory of the weight of a masked pair: -0.
 inline constexpr std::uint32_t kMasked = 0x8000U;
 
-// The place of this thread's weights of columns n * 8 + 2 * (lane % 4) and the next.
+// The address in shared memory of this thread's two weights in columns n * 8 + 2 * (lane % 4) and
+// n * 8 + 2 * (lane % 4) + 1.
 template <class Shape>
 QKV_DEVICE std::uint32_t weight_place(int m, int half, int n) {
   return Shape::kWeights +
@@ -326,7 +328,7 @@ QKV_DEVICE std::uint32_t weight_place(int m, int half, int n) {
              (row_in_block<Shape>(m, half) * Shape::kKeys + n * 8 + thread_index() % 4 * 2) * 2);
 }
 
-// Writes to shared memory which of this thread's pairs are masked.
+// Stores kMasked for each of this thread's masked pairs, and 0 for the others.
 template <class Shape>
 QKV_DEVICE void mark_masked(const ScoreTile<Shape>& s) {
   QKV_UNROLL
@@ -364,8 +366,8 @@ QKV_DEVICE void add_non_finite_row(std::uint32_t tile, int j, int first_chunk, f
 }
 
 // Adds weight * value to o for each value of the tile that is infinite or NaN and each pair that is
-// not masked. The caller then sets these values to 0: in a product 0 * NaN would also reach the
-// masked pairs.
+// not masked. The caller must then set these values to 0: otherwise add_products() would multiply
+// them by the weight 0 of masked pairs, which gives NaN.
 template <class Shape, class Tiles>
 QKV_DEVICE void add_non_finite(const ScoreTile<Shape>& p, RowState<Shape>& state) {
   QKV_UNROLL
@@ -378,7 +380,7 @@ QKV_DEVICE void add_non_finite(const ScoreTile<Shape>& p, RowState<Shape>& state
         const std::uint32_t masked = load_shared(place);
         const std::uint32_t pair =
             rounded_pair(Tiles{}, p.at[m][n][2 * half], p.at[m][n][2 * half + 1]);
-        // The weight of a masked pair is 0, and its mark makes -0 of it.
+        // The weight of a masked pair is 0, and its mark kMasked turns it into -0.
         store_shared(place, pair | masked);
       }
     }

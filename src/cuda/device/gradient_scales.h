@@ -11,9 +11,9 @@
 
 // float16 has numbers from 2^-24 to 2^16 only. Before weights and gradients of scores are rounded
 // to it, they are multiplied by powers of two, and sums are divided by these powers in the end. The
-// power is fixed for weights. For gradients of scores it follows the largest gradient of the row,
-// or of the column in sums over queries, as the softmax follows the largest score: where a tile has
-// a larger one, the sums so far are scaled down. bfloat16 needs none of this.
+// power is fixed for weights. For gradients of scores it follows the largest gradient so far of the
+// row (for dq) or column (for dk), as the softmax follows the largest score: where a tile has a
+// larger gradient, the sums so far are scaled down. bfloat16 needs none of this.
 namespace qkv::cuda {
 
 template <class Tiles>
@@ -23,14 +23,14 @@ inline constexpr bool kIsNarrow = std::is_same_v<Tiles, Float16Tiles>;
 template <class Tiles>
 inline constexpr float kWeightScale = kIsNarrow<Tiles> ? 0x1p14F : 1.0F;
 
-// Gradients of scores are multiplied by 2^13 / top, where `top` is the largest power of two that is
-// at most the largest of them, but not below kLeastTop nor above kMostTop.
+// Gradients of scores are multiplied by 2^13 / top, where `top` is top_of(the largest size of a
+// gradient so far).
 inline constexpr float kScoreScale = 0x1p13F;
 inline constexpr float kLeastTop = 0x1p-60F;
 inline constexpr float kMostTop = 0x1p60F;
 
-// The largest power of two that is at most x, but not below kLeastTop nor above kMostTop. x is not
-// NaN: max_of() takes the other number.
+// The largest power of two that is at most x, but not below kLeastTop nor above kMostTop. x is
+// never NaN, because max_of() of a NaN and a number is the number.
 QKV_DEVICE float top_of(float x) {
   const float power = bits_to_float(float_to_bits(x) & 0x7F800000U);
   if (!(power > kLeastTop)) return kLeastTop;
@@ -52,7 +52,8 @@ QKV_DEVICE void clear_tops(RowTops<Shape>& tops) {
   for (int r = 0; r < 2 * Shape::kRowTiles; ++r) tops.top[r] = kLeastTop;
 }
 
-// Scales the rows of a tile, and their sums over earlier tiles.
+// Updates `tops` with the rows of the tile `ds`, multiplies each row of `ds` by 2^13 / top, and
+// scales the sums over earlier tiles down where top has grown.
 template <class Shape>
 QKV_DEVICE void scale_rows(RowTops<Shape>& tops, ScoreTile<Shape>& ds, RowSums<Shape>& sums) {
   float largest[2 * Shape::kRowTiles], shrink[2 * Shape::kRowTiles];
@@ -99,8 +100,8 @@ QKV_DEVICE void clear_column_tops() {
   if (t < Shape::kKeys) store_shared(top_place<Shape>(t), float_to_bits(kLeastTop));
 }
 
-// Scales the columns of a tile, and their sums over earlier tiles. All threads of the block must
-// call this function, which has two barriers.
+// Does for the columns of the tile `ds` what scale_rows() does for rows. All threads of the block
+// must call this function, which has two barriers.
 template <class Shape>
 QKV_DEVICE void scale_columns(ScoreTile<Shape>& ds, KeySums<Shape>& sums) {
   const int t = thread_index();

@@ -8,16 +8,15 @@
 
 namespace qkv::cuda {
 
-// Above this |lse| weights are divided by their sum, because the rounding of lse shows in them
+// Above this |lse|, weights are divided by their sum, because the rounding of lse shows in them
 // (core/weight_factor.h).
 inline constexpr float kLargeLse = 16;
-// By how much lse may differ from the recomputed one, as a factor of |lse| + kLargeLse, for
-// rounding to explain the difference.
+// Through rounding, lse and the recomputed lse may differ by this times (|lse| + kLargeLse).
 inline constexpr float kLseRounding = 0x1p-21F;
 
-// The sizes of the gradient kernels: blocks of four tiles of 16 queries and of kKeys keys. A warp
-// owns the sums over queries of 16 keys; where a block has more warps than tiles of 16 keys, two
-// warps share the channels of a tile.
+// The sizes of the gradient kernels: blocks of 64 queries (four tiles of 16) and of kKeys keys. A
+// warp computes the sums over queries for 16 keys; if there are twice as many warps as groups of 16
+// keys, two warps share the channels of a group.
 template <int kWidthOf, int kKeysOf>
 struct GradientShape : ForwardShape<kWidthOf, 1, kKeysOf> {
   using Base = ForwardShape<kWidthOf, 1, kKeysOf>;
@@ -43,7 +42,7 @@ struct GradientShape : ForwardShape<kWidthOf, 1, kKeysOf> {
 using Gradient64 = GradientShape<64, 64>;
 using Gradient128 = GradientShape<128, 64>;
 using Gradient256 = GradientShape<256, 32>;
-// Sums of exponentials have the bits of the forward pass, as tiles have the same number of keys.
+// Sums of exponentials have the bits of the forward pass, because tiles have as many keys.
 static_assert(Gradient64::kKeys == Forward64::kKeys && Gradient128::kKeys == Forward128::kKeys &&
               Gradient256::kKeys == Forward256::kKeys);
 
@@ -53,7 +52,7 @@ inline constexpr int kSummingThreads = 128;
 
 // The list of kernels, named qkv_prepare_gradients_NAME, qkv_query_gradients_NAME,
 // qkv_key_gradients_NAME, qkv_bias_gradients_NAME and qkv_distance_gradients_NAME: name, shape,
-// type of tiles. In ascending order of width.
+// type of tiles. Widths ascend.
 #define QKV_FOR_EACH_GRADIENT(X)              \
   X(bfloat16_64, Gradient64, BFloat16Tiles)   \
   X(float16_64, Gradient64, Float16Tiles)     \

@@ -17,8 +17,8 @@ QKV_DEVICE bool is_finite(float x) { return size_of(x) < -minus_infinity(); }
 QKV_DEVICE bool has_large_lse(float lse) { return size_of(lse) > kLargeLse && is_finite(lse); }
 
 // The statistics of a row with a large lse, from its largest score m and the sum l of exp2(factor
-// (s - m)). They follow from m and l if rounding explains how lse differs from the lse of m and l;
-// else they follow from lse, which may cover more keys than the call has.
+// (s - m)). If rounding explains how lse differs from the lse that follows from m and l, statistics
+// are computed from m and l; else from lse, which may cover more keys than the call has.
 QKV_DEVICE RowStatistics large_statistics(const ForwardArguments& a, const BlockPlace& place,
                                           float m, float l, float factor, float lse, float delta) {
   const bool has_sink = a.sinks.data != nullptr;
@@ -34,12 +34,12 @@ QKV_DEVICE RowStatistics large_statistics(const ForwardArguments& a, const Block
 }
 
 // Stores the statistics of the block's queries. `products` are dout . out of this thread's rows.
-// With `of_sinks`, rows without keys are told from others. sum(state) sums the exponentials of the
-// block's scores, where statistics do not follow from lse alone.
+// Unless has_dsinks, rows without live keys are treated as others. sum(state), which sums the
+// exponentials of the block's scores, is called if a row's statistics do not follow from lse alone.
 template <class Shape, class Sum>
-QKV_DEVICE void store_statistics(const ForwardArguments& a, const DeviceArray& dlse, bool of_sinks,
-                                 const BlockPlace& place, float factor, const float (&products)[2],
-                                 const Sum& sum) {
+QKV_DEVICE void store_statistics(const ForwardArguments& a, const DeviceArray& dlse,
+                                 bool has_dsinks, const BlockPlace& place, float factor,
+                                 const float (&products)[2], const Sum& sum) {
   static_assert(Shape::kRowTiles == 1);
   float lse[2], own_dlse[2] = {0, 0};
   bool may_be_empty[2];  // lse may come from the sink alone
@@ -52,7 +52,7 @@ QKV_DEVICE void store_statistics(const ForwardArguments& a, const DeviceArray& d
     };
     lse[half] = i < place.Tq ? of_row(a.lse) : 0.0F;
     may_be_empty[half] =
-        of_sinks && i < place.Tq && (lse[half] == sink_of(a, place.h) || !is_finite(lse[half]));
+        has_dsinks && i < place.Tq && (lse[half] == sink_of(a, place.h) || !is_finite(lse[half]));
     any_asked = any_asked || has_large_lse(lse[half]) || may_be_empty[half];
     if (i < place.Tq && dlse.data != nullptr) own_dlse[half] = of_row(dlse);
   }
@@ -71,7 +71,7 @@ QKV_DEVICE void store_statistics(const ForwardArguments& a, const DeviceArray& d
         dlse.data != nullptr ? rounded_sum(products[half], -own_dlse[half]) : products[half];
     RowStatistics row{0, rounded_product(-lse[half], kLog2E), 1, delta};
     if (may_be_empty[half] && l == 0) {
-      row = {minus_infinity(), 0, 0, -own_dlse[half]};  // out is 0 whatever dout is
+      row = {minus_infinity(), 0, 0, -own_dlse[half]};  // dout . out counts as 0 for any dout
     } else if (has_large_lse(lse[half])) {
       row = large_statistics(a, place, state.m[half], l, factor, lse[half], delta);
     }

@@ -21,7 +21,7 @@ inline constexpr float kLeastWeight = 0x1p-72F;
 // In a tile of weights, the weight of a masked pair: -0. Other weights are not negative.
 QKV_DEVICE float masked_weight() { return bits_to_float(kMasked << 16); }
 
-// The statistics of a thread's rows, which the gradient kernels read.
+// The statistics of a thread's rows that the gradient kernels read.
 template <class Shape>
 struct GradientRows {
   OwnStatistics<Shape> own;
@@ -56,9 +56,9 @@ QKV_DEVICE void multiply_both(bool has_values, ScoreTile<Shape>& w, ScoreTile<Sh
 // Replaces the products q k^T in `w` by weights, and dout v^T in `ds` by the gradients of q k^T
 // without the factor `scale`:
 //   ds = w (z dout . v - delta) slope      z: dropout      slope: of a soft-cap, else 1
-// or, unless kOfProducts, by the gradients of scores after soft-cap and bias, without the slope. In
-// `w`, dropped weights are 0, and the others lack dropout's factor. Returns whether a pair is
-// masked: a masked pair's weight is -0 and its gradient 0.
+// or, if kOfProducts is false, by the gradients of final scores, which lack the factor `slope`. In
+// `w`, dropped weights are 0, and the others lack dropout's factor. Returns whether this thread has
+// a masked pair: its weight is -0 and its gradient 0.
 template <class Shape, bool kOfProducts = true>
 QKV_DEVICE bool make_gradients(const ForwardArguments& a, const BlockPlace& place, bool inside,
                                int first_key, const GradientRows<Shape>& rows, float factor,
@@ -94,7 +94,7 @@ QKV_DEVICE bool make_gradients(const ForwardArguments& a, const BlockPlace& plac
 
 // ---- sums over queries ------------------------------------------------------------------------
 
-// Writes this thread's pairs to a tile in shared memory, rounded to 16 bits.
+// Writes this thread's part of x to a tile in shared memory, rounded to 16 bits.
 template <class Shape, class Tiles>
 QKV_DEVICE void store_pairs(std::uint32_t tile, const ScoreTile<Shape>& x) {
   const PairPlaces<Shape, 2> places(tile);
@@ -111,7 +111,7 @@ QKV_DEVICE std::uint32_t pair_bits(std::uint32_t tile, int row, int j) {
   return load_shared(at & ~3U) >> (at % 4 * 8) & 0xFFFFU;
 }
 
-// Sums over queries of a thread's keys: element 2 * half + e of channel tile c is that of key
+// A thread's sums over queries: element 2 * half + e of channel tile c is the sum for key
 // own_key(half) and channel (own_chunk() + c) * 8 + 2 * (lane % 4) + e.
 template <class Shape>
 using KeySums = float[Shape::kOwnChannelTiles][4];
@@ -151,8 +151,9 @@ QKV_DEVICE void add_column_products(std::uint32_t p_tile, std::uint32_t x_tile,
 // ---- rows that are not finite -----------------------------------------------------------------
 
 // Adds p * x for each number x of the tile `x_tile` that is infinite or NaN, and each number p of
-// `p_tile` whose pair is not marked as masked in the tile of weights. The caller then sets these x
-// to 0: in a product 0 * NaN would also reach the masked pairs.
+// `p_tile` whose pair is not marked as masked in the tile of weights. The caller must then set
+// these x to 0: otherwise the matrix product would multiply them by the 0 of masked pairs, which is
+// NaN.
 template <class Shape, class Tiles>
 QKV_DEVICE void add_non_finite_keys(std::uint32_t p_tile, std::uint32_t x_tile,
                                     RowSums<Shape>& sums) {
@@ -185,8 +186,8 @@ QKV_DEVICE void add_non_finite_queries(std::uint32_t p_tile, std::uint32_t x_til
 
 // ---- results ----------------------------------------------------------------------------------
 
-// Stores the gradients of a channel and the next in a row of `to`, or adds them to what is there;
-// rounds once.
+// Stores `low` and `high` in channels `channel` and `channel` + 1 of a row of `to`; with `adds`,
+// adds them to what is there. Rounds once.
 template <class Tiles>
 QKV_DEVICE void store_gradients(const DeviceArray& to, bool adds, std::uint16_t* row, int channel,
                                 int width, float low, float high) {
@@ -205,7 +206,7 @@ QKV_DEVICE void store_narrow(const DeviceArray& to, bool adds, std::int64_t at, 
   *place = static_cast<std::uint16_t>(rounded_pair(Tiles{}, x, 0));
 }
 
-// Stores a number, or adds it to what is there; rounds once.
+// Stores a number in `to`; with `adds`, adds it to what is there. Rounds once.
 QKV_DEVICE void store_real(const DeviceArray& to, bool adds, std::int64_t at, float x) {
   switch (to.type) {
     case Element::kBFloat16:
@@ -219,7 +220,7 @@ QKV_DEVICE void store_real(const DeviceArray& to, bool adds, std::int64_t at, fl
   }
 }
 
-// The first row of a head's gradients.
+// The address of row `first` of a head's gradients.
 QKV_DEVICE std::uint16_t* gradient_rows(const ForwardArguments& a, const DeviceArray& to, int b,
                                         int head, std::int64_t first) {
   return const_cast<std::uint16_t*>(rows_of(a, to, b, head, first).data);

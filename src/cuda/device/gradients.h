@@ -15,16 +15,17 @@
 #include "cuda/device/row_statistics.h"
 #include "cuda/device/words.h"
 
-// The gradients of q, k and v on tensor cores (Dao et al. 2022, appendix B.2), in three kernels:
-// one prepares what the others need of each query, one owns queries and sums over keys, one owns
-// keys and sums over the queries of the heads that read them. Scores are computed again, in the
+// The gradients of q, k and v on tensor cores (Dao et al. 2022, appendix B.2), in three kernels.
+// One stores the statistics of each query; in the next, each block sums over the keys of its
+// queries; in the last, over the queries that read its keys. Scores are computed again, in the
 // tiles and order of the forward kernels, and weights from lse. No thread adds to what another has
 // written, so results do not differ from run to run.
 namespace qkv::cuda {
 
 // ---- what is needed of each query -------------------------------------------------------------
 
-// Gets the products of rows of the tile in kQ with the same rows of the tile in kDout.
+// Sets `products` to the dot products of this thread's two rows of the tile at kQ with the same
+// rows of the tile at kDout.
 template <class Shape, class Tiles>
 QKV_DEVICE void multiply_equal_rows(float (&products)[2]) {
   static_assert(Shape::kRowTiles == 1);
@@ -53,7 +54,7 @@ QKV_DEVICE void multiply_equal_rows(float (&products)[2]) {
   }
 }
 
-// Sums the exponentials of the scores of the block's queries, as the forward pass does.
+// Sums the exponentials of the scores of the block's queries in `state`, as the forward pass does.
 template <class Shape, class Tiles>
 QKV_DEVICE void sum_exponentials(const ForwardArguments& a, const BlockPlace& place, float factor,
                                  SoftmaxState<Shape>& state) {
@@ -223,8 +224,8 @@ QKV_DEVICE void key_gradients(const GradientArguments& g) {
   const int value_head = value_head_of(a, key_head);
   const int group = a.H / a.G;
   const bool has_dout = g.dout.data != nullptr;
-  const bool of_keys = g.dk.data != nullptr;
-  const bool of_values = has_dout && g.dv.data != nullptr;
+  const bool has_dk = g.dk.data != nullptr;
+  const bool sums_dv = has_dout && g.dv.data != nullptr;
   const float factor = exponent_factor<true>(a);
   KeySums<Shape> dk, dv;
   clear_sums(dk);
@@ -233,7 +234,7 @@ QKV_DEVICE void key_gradients(const GradientArguments& g) {
 
   load_rows<Shape, Shape::kKeys>(Shape::kK, rows_of(a, a.k, place.b, key_head, place.k0), first_key,
                                  place.Tk, a.D);
-  if (has_dout && of_keys) {
+  if (has_dout && has_dk) {
     load_rows<Shape, Shape::kKeys>(Shape::kV, rows_of(a, a.v, place.b, value_head, place.k0),
                                    first_key, place.Tk, a.E);
   }
@@ -255,38 +256,39 @@ QKV_DEVICE void key_gradients(const GradientArguments& g) {
       ScoreTile<Shape> w, ds;
       wait_copies<0>();
       sync_threads();  // all parts are there
-      multiply_both<Shape, Tiles>(has_dout && of_keys, w, ds);
+      multiply_both<Shape, Tiles>(has_dout && has_dk, w, ds);
       const bool masks = make_gradients<Shape>(a, place, is_inside<Shape>(place, bounds, first_key),
                                                first_key, rows, factor, w, ds);
       if constexpr (kIsNarrow<Tiles>) {
         for_each_score<Shape>(
             w, [](int, int, int, float& x) { x = rounded_product(x, kWeightScale<Tiles>); });
-        if (of_keys) scale_columns<Shape>(ds, dk);
+        if (has_dk) scale_columns<Shape>(ds, dk);
       }
       store_pairs<Shape, Tiles>(opaque(Shape::kWeights), w);
-      if (of_keys) store_pairs<Shape, Tiles>(opaque(Shape::kGradients), ds);
+      if (has_dk) store_pairs<Shape, Tiles>(opaque(Shape::kGradients), ds);
       // The vote is also a barrier: all pairs are there.
       if (any_thread(masks)) {
-        const bool odd_q = has_non_finite<Shape, Tiles, Shape::kRows>(Shape::kQ);
-        const bool odd_dout = of_values && has_non_finite<Shape, Tiles, Shape::kRows>(Shape::kDout);
-        if (any_thread(odd_q || odd_dout)) {
-          if (of_keys) add_non_finite_queries<Shape, Tiles>(Shape::kGradients, Shape::kQ, dk);
-          if (of_values) add_non_finite_queries<Shape, Tiles>(Shape::kWeights, Shape::kDout, dv);
+        const bool non_finite_q = has_non_finite<Shape, Tiles, Shape::kRows>(Shape::kQ);
+        const bool non_finite_dout =
+            sums_dv && has_non_finite<Shape, Tiles, Shape::kRows>(Shape::kDout);
+        if (any_thread(non_finite_q || non_finite_dout)) {
+          if (has_dk) add_non_finite_queries<Shape, Tiles>(Shape::kGradients, Shape::kQ, dk);
+          if (sums_dv) add_non_finite_queries<Shape, Tiles>(Shape::kWeights, Shape::kDout, dv);
           sync_threads();  // all threads have read the rows
           clear_non_finite<Shape, Tiles, Shape::kRows>(Shape::kQ);
-          if (of_values) clear_non_finite<Shape, Tiles, Shape::kRows>(Shape::kDout);
+          if (sums_dv) clear_non_finite<Shape, Tiles, Shape::kRows>(Shape::kDout);
           sync_threads();
         }
       }
-      if (of_keys)
+      if (has_dk)
         add_column_products<Shape, Tiles>(opaque(Shape::kGradients), opaque(Shape::kQ), dk);
-      if (of_values)
+      if (sums_dv)
         add_column_products<Shape, Tiles>(opaque(Shape::kWeights), opaque(Shape::kDout), dv);
     }
   }
   wait_copies<0>();
   sync_threads();  // tops are there, also if no query reads these keys
-  if (of_keys) {
+  if (has_dk) {
     const auto scale_of = [&](int half) {
       if constexpr (!kIsNarrow<Tiles>) return a.scale;
       const float top = bits_to_float(load_shared(top_place<Shape>(own_key<Shape>(half))));

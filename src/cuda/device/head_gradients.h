@@ -13,9 +13,9 @@
 #include "cuda/device/thread_sums.h"
 #include "cuda/device/words.h"
 
-// The gradients of sinks and of ALiBi's slopes: sums over the queries of a head. The terms of sinks
-// follow from what is prepared of each query; those of slopes are sums over keys, which a kernel of
-// tiles computes first.
+// The gradients of sinks and of ALiBi's slopes: sums over the queries of a head. A query's term for
+// its sink follows from the query's statistics. A query's term for its slope is a sum over keys,
+// which distance_gradients() has computed.
 namespace qkv::cuda {
 
 // ---- slopes: the sum over keys ----------------------------------------------------------------

@@ -13,7 +13,7 @@
 #include "cuda/device/row_statistics.h"
 #include "cuda/device/words.h"
 
-// A second pass over a call's pairs, for the results that are not kept by the forward pass: sums of
+// A second pass over a call's pairs, for results that the forward kernels do not compute: sums of
 // weights over queries, the entropy, and the weights themselves. Scores are computed again, in the
 // same tiles and order as in the forward kernels and so with the same bits, and weights from what
 // the forward pass has stored of each row. No thread adds to what another has written, so results
@@ -33,7 +33,7 @@ QKV_DEVICE void make_powers(const OwnStatistics<Shape>& rows, float factor, Scor
   });
 }
 
-// The powers of a tile whose q, k and options are on their way to shared memory.
+// Waits for the started copies of q, k and options, then computes the powers of a tile in `s`.
 template <class Shape, class Tiles>
 QKV_DEVICE void powers_of_tile(const ForwardArguments& a, const BlockPlace& place,
                                const BlockBounds& bounds, int first_key,
@@ -52,7 +52,7 @@ QKV_DEVICE float weight_of(float power, float factor) {
 
 // ---- sums over queries ------------------------------------------------------------------------
 
-// |v_j|, divided by the largest element in between so that no square overflows.
+// |v_j|, computed from elements divided by the largest one, so that no square overflows.
 QKV_DEVICE float norm_of(const DeviceRows& v, int j, int E, bool is_bfloat16) {
   const auto element = [&](int c) {
     const std::uint16_t bits = v.data[j * v.row + c * v.col];
@@ -62,7 +62,7 @@ QKV_DEVICE float norm_of(const DeviceRows& v, int j, int E, bool is_bfloat16) {
   QKV_ROLLED
   for (int c = 0; c < E; ++c) {
     const float x = element(c);
-    if (!(x <= largest)) largest = x;  // NaN as well, and nothing replaces it
+    if (!(x <= largest)) largest = x;  // also if x is NaN
     if (largest != largest) return largest;
   }
   if (largest == 0 || largest == -minus_infinity()) return largest;
@@ -148,7 +148,7 @@ QKV_DEVICE void sum_columns(const ForwardArguments& a) {
 
 // ---- results of rows --------------------------------------------------------------------------
 
-// Stores a tile of weights; `to` is the element of query 0 and key 0.
+// Stores a tile of weights; `to` is the address of the weight of query 0 and key 0.
 template <class Shape>
 QKV_DEVICE void store_weights(const ForwardArguments& a, const BlockPlace& place, float* to,
                               int first_key, const ScoreTile<Shape>& w) {
@@ -168,7 +168,7 @@ QKV_DEVICE void store_weights(const ForwardArguments& a, const BlockPlace& place
   }
 }
 
-// The entropy and the weights of the block's queries.
+// Stores the entropy and the weights, if requested, of the block's queries.
 template <class Shape, class Tiles>
 QKV_DEVICE void inspect_rows(const ForwardArguments& a) {
   BlockPlace place;
@@ -189,7 +189,7 @@ QKV_DEVICE void inspect_rows(const ForwardArguments& a) {
 
   const BlockBounds bounds = find_bounds<Shape>(a, place);
   load_rows<Shape, Shape::kRows>(Shape::kQ, q, place.first, place.Tq, a.D);
-  // All tiles are visited where weights are stored: those of masked pairs are 0.
+  // If weights are stored, all tiles are visited: the weights of masked pairs are stored as 0.
   const bool all = a.weights.data != nullptr;
   const int begin = all || bounds.last_end == 0 ? 0 : bounds.first_begin / Shape::kKeys;
   const int end = ((all ? place.Tk : bounds.last_end) + Shape::kKeys - 1) / Shape::kKeys;

@@ -6,8 +6,8 @@
 
 namespace qkv::cuda {
 
-// Philox4x32-10, as in core/philox.h. Returns bit n set if word n of the result is at least
-// `threshold`: the weights that dropout keeps.
+// Philox4x32-10, as in core/philox.h. Bit n of the result is 1 if Philox's word n is at least
+// `threshold`, which means that dropout keeps the weight.
 QKV_DEVICE std::uint32_t kept_bits(std::uint32_t c0, std::uint32_t c1, std::uint32_t c2,
                                    std::uint32_t c3, std::uint32_t key0, std::uint32_t key1,
                                    std::uint32_t threshold) {

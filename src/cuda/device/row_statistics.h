@@ -60,8 +60,8 @@ QKV_DEVICE void for_each_power(const OwnStatistics<Shape>& rows, float factor, S
   }
 }
 
-// Whether causal mask, window and lengths allow all pairs of a tile, and all its rows are queries:
-// scores of other rows are masked by their bounds.
+// Whether causal mask, window and lengths allow all pairs of a tile, and all rows of the tile are
+// queries. Rows beyond the last query have empty bounds, which mask their scores.
 template <class Shape>
 QKV_DEVICE bool is_inside(const BlockPlace& place, const BlockBounds& bounds, int first_key) {
   return first_key >= bounds.last_begin && first_key + Shape::kKeys <= bounds.first_end &&

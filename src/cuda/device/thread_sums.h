@@ -11,8 +11,8 @@
 // Sums over the threads of a block of kSummingThreads, in float64.
 namespace qkv::cuda {
 
-// Adds the numbers of all threads, in pairs, and returns the sum to thread 0; shared memory from 0
-// on is overwritten.
+// Adds the numbers of all threads as a tree (second half to first half, repeatedly). Thread 0
+// returns the sum of all, other threads partial sums. Overwrites shared memory from byte 0 on.
 QKV_DEVICE double sum_of_threads(double x) {
   const int t = thread_index();
   const auto at = [](int thread) { return static_cast<std::uint32_t>(thread * 8); };

@@ -26,7 +26,7 @@ inline constexpr int kLanes = 32;  // of a warp
 
 #ifdef __CUDACC__
 
-// ---- places ---------------------------------------------------------------------------------
+// ---- indices --------------------------------------------------------------------------------
 
 QKV_DEVICE int thread_index() { return static_cast<int>(threadIdx.x); }
 QKV_DEVICE int block_index() { return static_cast<int>(blockIdx.x); }
@@ -104,8 +104,8 @@ QKV_DEVICE void wait_copies() {
 // ---- tensor cores ---------------------------------------------------------------------------
 
 // Loads four matrices of 8 rows of 16 bytes: lane l gives the address of row l % 8 of matrix l / 8.
-// In x[m] lane l receives elements 2 * (l % 4) and the next of row l / 4 of matrix m; transposed,
-// the elements of rows 2 * (l % 4) and the next in column l / 4.
+// In x[m], lane l receives elements 2 * (l % 4) and 2 * (l % 4) + 1 of row l / 4 of matrix m; from
+// load_transposed(), the elements of rows 2 * (l % 4) and 2 * (l % 4) + 1 in column l / 4.
 QKV_DEVICE void load_matrices(std::uint32_t (&x)[4], std::uint32_t row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])

@@ -17,16 +17,17 @@ import numpy as np
 from program import CHECKOUT, Case
 
 TABLE = CHECKOUT / "tests" / "errors.tsv"
-# The least number of rows that have a command line; fewer mean that CommandLine has lost some.
+# The least number of rows that can be run; fewer mean that CommandLine no longer expresses some.
 FEWEST_ROWS = 136
 
+# The command line's names of results, options and parameters, by the library's names.
 RESULTS = {"out": "out", "lse": "lse", "row_max": "row_max", "column_sums": "column_sums",
            "entropy": "entropy", "value_sums": "value_sums", "pooled": "pooled",
            "weights": "weights", "dropped_weights": "dropped", "raw_scores": "scores",
            "capped_scores": "capped", "masked_scores": "masked"}
-NUMBERS = {"scale": "--scale", "softcap": "--softcap", "dropout.p": "--dropout",
-           "qk_norm.eps": "--qk-norm", "rotary": "--rotary", "rotary.base": "--rotary-base",
-           "rotary.width": "--rotary-width", "dropout.seed": "--seed", "context.path": "--path", "top.count": "--top"}
+VALUES = {"scale": "--scale", "softcap": "--softcap", "dropout.p": "--dropout",
+          "qk_norm.eps": "--qk-norm", "rotary": "--rotary", "rotary.base": "--rotary-base",
+          "rotary.width": "--rotary-width", "dropout.seed": "--seed", "context.path": "--path", "top.count": "--top"}
 ARRAYS = {"bias": "--bias", "alibi": "--alibi", "sinks": "--sinks", "keep": "--mask",
           "padding": "--padding-mask", "key_lengths": "--lengths",
           "cu_seqlens_q": "--cu-seqlens-q", "cu_seqlens_k": "--cu-seqlens-k",
@@ -40,13 +41,13 @@ DTYPES = {"f64": "<f8", "f32": "<f4", "bf16": None, "f16": "<f2", "bool": "?", "
 MOST_ELEMENTS = 1 << 20
 
 # The words of the command line for the library's names of arguments.
-WORDS = {**{name: option[2:] for name, option in {**NUMBERS, **ARRAYS}.items()}, **PARAMETERS,
+WORDS = {**{name: option[2:] for name, option in {**VALUES, **ARRAYS}.items()}, **PARAMETERS,
          **RESULTS, **{f"{name}.rows": "rows" for name in RESULTS}, "column_sums.rows": "column-rows",
          "window.left": "LEFT", "window.right": "RIGHT", "diagonal": "causal-offset"}
 
 
 # The library's names of arguments whose values are on the command line, not in a file. Errors in
-# them exit with 2.
+# these values exit with 2.
 OF_THE_COMMAND_LINE = (r"qk_norm\.eps|rotary\.(base|width)|scale|softcap|dropout\.\w+|window\.\w+|top\.count|\w+\.rows|context|out|"
                        r"weights|raw_scores|value_sums")
 
@@ -77,7 +78,7 @@ def array_of(text):
 
 
 def safetensors(arrays):
-    """Returns the bytes of a .safetensors file of arrays by name, each as of array_of()."""
+    """Returns the bytes of a .safetensors file. `arrays` has results of array_of() by name."""
     header, data = {}, b""
     for name, (dtype, array) in arrays.items():
         code = {"bf16": "BF16", "bool": "BOOL"}.get(dtype, dtype.upper())
@@ -130,8 +131,8 @@ class CommandLine:
                 self.arguments += ["--pool", "2,2"]
         elif name in ARRAYS:
             self.arguments += [ARRAYS[name], self.file(name, value)]
-        elif name in NUMBERS:
-            self.arguments += [NUMBERS[name], value]
+        elif name in VALUES:
+            self.arguments += [VALUES[name], value]
         elif name in PARAMETERS:
             self.parameters[PARAMETERS[name]] = array_of(value)
         elif name.endswith(".rows"):
@@ -180,7 +181,7 @@ Row = collections.namedtuple("Row", "id call kind message")
 
 
 def in_words(message):
-    """The library's message as the program says it."""
+    """The library's message in the words of the command line."""
     argument, _, rest = message.removeprefix("attention: ").partition(" ")
     if argument == "dropout.seed":
         return re.sub("is absent but dropout.p is (.*); .*", r"--dropout \1 needs --seed N", rest)

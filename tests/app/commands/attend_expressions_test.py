@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""`qkv attend --score-mod`, `--mask-mod` and `--with`: values against NumPy, and what is refused.
+"""`qkv attend --score-mod`, `--mask-mod` and `--with`: values against NumPy, and what is invalid.
 
 usage: attend_expressions_test.py PROGRAM [TEST ...]
 """
@@ -82,7 +82,7 @@ class Expressions(Case):
                 else:
                     np.testing.assert_array_equal(arrays["mask"], want[:, None])
 
-    def test_the_report_shows_them(self):
+    def test_the_report_shows_the_expressions(self):
         done = self.attend("--score-mod", "s*2-1", "--mask-mod", "j<=i", "--json")
         settings = json.dumps(json.loads(done.out))
         self.assertIn('"s * 2.0 - 1.0"', settings)
@@ -91,7 +91,7 @@ class Expressions(Case):
                            "t=table.npy")
         self.assertIn(", with slope=slope.npy t=table.npy, score_mod s + slope[h]; path", done.out)
 
-    def test_what_is_wrong_is_refused_with_its_column(self):
+    def test_invalid_expressions_and_arrays_are_refused(self):
         slope = ("--with", "slope=slope.npy")
         cases = [
             (("--score-mod", "s - slop[h]", *slope),

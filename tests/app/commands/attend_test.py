@@ -61,10 +61,10 @@ class Values(Arrays):
     """Compares every option and result with float64, and bit for bit one thread with two."""
 
     def check(self, inputs, *arguments, bound=2e-5, **options):
-        """Compares one call. The oracle has the same `inputs`, arrays by name, and `options`."""
+        """Compares one call with the oracle of the same `inputs` (arrays by name) and `options`."""
         dtype = inputs["q"].dtype
         arguments = [*arguments, "--pool", "3,4", "--save", ",".join(RESULTS), "--top", "2"]
-        if options.get("packed"):  # has no matrices, which are taken out of the list of --save
+        if options.get("packed"):  # packed calls have no matrices: leaves these out of --save
             arguments[-3] = ",".join(name for name in RESULTS if name not in MATRICES)
         parameters = {}
         for name, array in inputs.items():
@@ -91,11 +91,11 @@ class Values(Arrays):
     def compare(self, saved, want, dtype, bound):
         names = {**RESULTS, "top_weights": "top_weights", "top_keys": "top_keys"}
         seen = 0
-        for name, theirs in names.items():
+        for name, oracle_name in names.items():
             if name not in saved:
                 continue
             seen += 1
-            got, expected = saved[name], want[theirs]
+            got, expected = saved[name], want[oracle_name]
             self.assertEqual(got.shape, expected.shape, name)
             self.assertEqual(got.dtype, np.int64 if name == "top_keys" else dtype, name)
             np.testing.assert_array_equal(np.isinf(got), np.isinf(expected), name)
@@ -226,7 +226,7 @@ class Values(Arrays):
         self.near(got["out"], want["out"], 4e-3)
         self.near(got["lse"], want["lse"], 1e-5)
 
-    def test_named_rows_are_rows_of_the_whole(self):
+    def test_listed_rows_are_rows_of_the_whole(self):
         self.qkv()
         arguments = ("q.npy", "k.npy", "v.npy", "--causal", "--save", ",".join(MATRICES))
         whole = self.attend(*arguments)
@@ -311,16 +311,16 @@ class Inputs(Arrays):
             self.file("all.safetensors", len(text).to_bytes(8, "little") + text + data)
 
         size = {"F32": 4, "F8_E4M3": 1}
-        for odd in "qkv":
-            save({name: "F8_E4M3" if name == odd else "F32" for name in "qkv"})
+        for unread in "qkv":
+            save({name: "F8_E4M3" if name == unread else "F32" for name in "qkv"})
             error = self.run_qkv("attend", "all.safetensors", code=3).err
-            self.assertIn(f"all.safetensors: expected numbers for {odd}, got F8_E4M3 [2,4] "
+            self.assertIn(f"all.safetensors: expected numbers for {unread}, got F8_E4M3 [2,4] "
                           "(unsupported type)", error)
         self.attend("all.safetensors:q", "all.safetensors:k", "--save", "weights")
         error = self.run_qkv("attend", "all.safetensors:q", "all.safetensors:v", code=3).err
         self.assertIn("expected numbers for k, got F8_E4M3 [2,4] (unsupported type)", error)
 
-    def test_not_finite_is_computed_and_said(self):
+    def test_numbers_that_are_not_finite_are_computed_and_reported(self):
         arrays = self.qkv((3, 8), (5, 8), (5, 6))
         arrays["q"][0, 0] = np.nan
         arrays["v"][4] = [np.inf, np.nan, 1, 2, 3, 4]
@@ -378,7 +378,7 @@ class Outputs(Arrays):
         self.qkv((3, 8), (5, 8), (5, 6))
         self.assertEqual(self.attend("q.npy", "k.npy")["attn"].shape, (3, 5))
 
-    def test_tokens_come_along(self):
+    def test_tokens_are_saved_with_the_results(self):
         self.run_qkv("words", "the cat <sat>", "-o", "words.npz")
         saved = self.attend("words.npz", "--save", "weights", "-o", "out.svg")
         tokens = list(np.load(self.dir / "words.npz")["tokens"])
@@ -408,7 +408,7 @@ class Outputs(Arrays):
                          [f"[{b},{h}]" for b in (0, 1) for h in range(4)])
 
     def titles(self, *arguments):
-        """Returns the picture of a call, and the numbers in the titles of its cells by row."""
+        """Returns the picture of a call, and the numbers in its cells' titles, row by row."""
         self.run_qkv("attend", "q.npy", "k.npy", "v.npy", *arguments, "-o", "x.svg")
         svg = (self.dir / "x.svg").read_text(encoding="utf-8")
         numbers = re.findall(r"<title>\d+ → \d+: (\S+)</title>", svg)

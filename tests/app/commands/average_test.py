@@ -16,7 +16,7 @@ MORE = ("--valid", "valid.tsv", "--valid-freq", "4u", "--lr", "0.02")
 
 
 def parts(data):
-    """Returns the header and the numbers of a safetensors file."""
+    """Returns the header and the bytes of the numbers of a safetensors file."""
     size = int.from_bytes(data[:8], "little")
     return json.loads(data[8:8 + size]), data[8 + size:]
 
@@ -26,7 +26,7 @@ def first_parameter(header):
 
 
 def with_number(data, number):
-    """Returns the file with another first number in a parameter, and the parameter's name."""
+    """Returns the file with `number` as first number of a parameter, and the parameter's name."""
     header, numbers = parts(data)
     name = first_parameter(header)
     begin = header[name]["data_offsets"][0]
@@ -49,45 +49,45 @@ def names(*updates):
 
 
 class Checkpoints(TrainCase):
-    def kept(self, folder):
+    def checkpoints(self, folder):
         return sorted((path.name for path in (self.dir / folder).glob("checkpoint-*")),
                       key=lambda name: int(name.split("-")[1].split(".")[0]))
 
     def test_of_the_last_validations(self):
         self.train("NONE", "--after", "14u", *MORE)
-        self.assertEqual(self.kept("NONE"), [])
+        self.assertEqual(self.checkpoints("NONE"), [])
         self.train("RUN", "--after", "14u", *MORE, "--keep", 2)
-        self.assertEqual(self.kept("RUN"), names(8, 12))
+        self.assertEqual(self.checkpoints("RUN"), names(8, 12))
         for update in (8, 12):
             self.train(f"TO{update}", "--after", f"{update}u", *MORE)
             self.assertEqual(self.path("RUN", *names(update)).read_bytes(),
                              self.path(f"TO{update}", "model.safetensors").read_bytes())
         # The option may change when a run is resumed.
         self.run_qkv("train", "RUN", "--after", "18u", "--keep", 9)
-        self.assertEqual(self.kept("RUN"), names(8, 12, 16))
+        self.assertEqual(self.checkpoints("RUN"), names(8, 12, 16))
         self.run_qkv("train", "RUN", "--after", "20u", "--keep", 1)
-        self.assertEqual(self.kept("RUN"), names(20))
+        self.assertEqual(self.checkpoints("RUN"), names(20))
 
     def test_without_validation(self):
         """Checkpoints are written where validations would be due."""
         self.train("RUN", "--after", "9u", "--valid-freq", "3u", "--keep", 2)
-        self.assertEqual(self.kept("RUN"), names(6, 9))
+        self.assertEqual(self.checkpoints("RUN"), names(6, 9))
 
     def test_after_a_kill(self):
-        """Checkpoints after the last save are removed, and earlier ones stay."""
+        """Resuming removes checkpoints after the last save, and keeps earlier ones."""
         self.file("data.tsv", (self.dir / "data.tsv").read_text() * 40)
         more = (*MORE, "--keep", 2)
         self.train("RUN", "--after", "9u", *more)
         process = self.start("RUN", "--after", ENDLESS, "--save-freq", ENDLESS, *more)
-        self.wait_until(lambda: int(self.kept("RUN")[-1].split("-")[1].split(".")[0]) >= 16)
+        self.wait_until(lambda: int(self.checkpoints("RUN")[-1].split("-")[1].split(".")[0]) >= 16)
         process.send_signal(signal.SIGKILL)
         process.communicate()
         self.path("RUN", "checkpoint-99.safetensors.4711-3.tmp").write_bytes(b"part")
         self.path("RUN", "checkpoint-099.safetensors").write_bytes(b"somebody's")
         self.assertEqual(self.updates("RUN"), 9)
-        self.assertLess({*names(4, 8)}, {*self.kept("RUN")})
+        self.assertLess({*names(4, 8)}, {*self.checkpoints("RUN")})
         self.run_qkv("train", "RUN", "--after", "10u")
-        self.assertEqual(self.kept("RUN"), [*names(4, 8), "checkpoint-099.safetensors"])
+        self.assertEqual(self.checkpoints("RUN"), [*names(4, 8), "checkpoint-099.safetensors"])
 
 
 class Average(TrainCase):
@@ -98,16 +98,16 @@ class Average(TrainCase):
     def check_mean(self, got, files):
         """Compares the file `got` with NumPy's mean in float64, rounded once to float32."""
         got = safetensors(self.dir / got)
-        arrays = [safetensors(self.dir / file) for file in files]
+        models = [safetensors(self.dir / file) for file in files]
         floats = 0
-        for name, array in arrays[0].items():
+        for name, array in models[0].items():
             if array.dtype == np.float32:
-                stack = np.stack([one[name] for one in arrays]).astype(np.float64)
+                stack = np.stack([model[name] for model in models]).astype(np.float64)
                 array = np.mean(stack, axis=0).astype(np.float32)
                 floats += 1
             np.testing.assert_array_equal(got[name], array, name)
         self.assertGreater(floats, 10)
-        self.assertEqual(got.keys(), arrays[0].keys())
+        self.assertEqual(got.keys(), models[0].keys())
 
     def test_is_numpy_s_mean(self):
         files = [f"RUN/{name}" for name in names(8, 12, 16)]
@@ -164,7 +164,7 @@ class Average(TrainCase):
         self.run_qkv("average", "RUN/best.safetensors", "DROPOUT/best.safetensors", "-o",
                      "mean.safetensors")
 
-    def test_other_files_in_its_folder_may_be_written(self):
+    def test_other_files_in_the_folder_of_a_run_may_be_written(self):
         """transcripts/bench.md covers the files that may not be written."""
         self.run_qkv("average", "RUN", "-o", "RUN/mean.safetensors")
         # The run would name its checkpoint without the 0.

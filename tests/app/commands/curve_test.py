@@ -17,7 +17,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 class Drawing:
-    """An SVG of a chart, whose points are read off by the labels of its axes."""
+    """An SVG of a chart. The labels of its axes tell the numbers of its points."""
 
     def __init__(self, path):
         self.root = xml.etree.ElementTree.parse(path).getroot()
@@ -28,7 +28,7 @@ class Drawing:
         return self.texts[name].text if name in self.texts else None
 
     def scale(self, prefix, attribute):
-        """Maps a coordinate to a number, by the line through the first and the last label."""
+        """Returns the linear function from coordinates to numbers that two labels define."""
         labels = [text for name, text in self.texts.items() if re.fullmatch(prefix + r"\d+", name)]
         first, last = ((float(label.get(attribute)), float(label.text.replace(",", "")))
                        for label in (labels[0], labels[-1]))
@@ -180,7 +180,7 @@ class Written(Case):
                              [100] if best == 100 else [100, best])
 
     def test_few_updates_are_drawn_with_the_next(self):
-        """An epoch that ends just after a validation has a line of few updates, which is noisy."""
+        """A line of few updates, as of an epoch that ends just after a validation, is noisy."""
         valid = entry(400, 0, 4.0, 3.0, 1.0)
         self.log("RUN", valid + entry(402, 1, 9.0) + entry(800, 1, 3.0))
         self.near_points(self.drawing("RUN").points(0, 0),
@@ -200,18 +200,19 @@ class Written(Case):
             picture = self.drawing("RUN")
             labels = [text for name, text in picture.texts.items() if re.fullmatch(r"x\d+", name)]
             self.assertGreaterEqual(len(labels), 2)
-            # Half the width of a label, with 6.02 pixels a character.
-            ends = [(float(label.get("x")), 3.01 * len(label.text)) for label in labels]
-            for (x, half), (right, more) in zip(ends, ends[1:], strict=False):
-                self.assertGreater(right - more - (x + half), 9, [label.text for label in labels])
-            self.assertLessEqual(ends[-1][0] + ends[-1][1], 800)
+            # The middle and half the width of each label, with 6.02 pixels a character.
+            spans = [(float(label.get("x")), 3.01 * len(label.text)) for label in labels]
+            for (x, half), (next_x, next_half) in zip(spans, spans[1:], strict=False):
+                gap = next_x - next_half - (x + half)
+                self.assertGreater(gap, 9, [label.text for label in labels])
+            self.assertLessEqual(spans[-1][0] + spans[-1][1], 800)
             for panel in "p0-y", "p1-y":
                 rows = [float(text.get("y")) for name, text in picture.texts.items()
                         if name.startswith(panel)]
                 for upper, lower in zip(rows, rows[1:], strict=False):
                     self.assertGreater(abs(upper - lower), 12)
 
-    def test_what_pictures_do_not_have_is_a_gap(self):
+    def test_a_number_too_large_to_draw_is_a_gap(self):
         # Charts do not draw numbers of 1e15 and more (kMostDrawn).
         self.log("RUN", entry(1, 0, 1e20) + entry(100, 1, 3.0))
         self.near_points(self.drawing("RUN").points(0, 0), [(100, 3)])

@@ -64,7 +64,7 @@ class Demo(Case):
     def test_files(self):
         out = self.run_qkv("demo", "--tokens", 64, "-o", "a.svg", "-o", "a.npz").out
         self.assertIn("\nThe translation's attention is also in a.svg, a.npz.\n", out)
-        self.assertLessEqual(len(out.splitlines()), 45)  # what `make run` prints
+        self.assertLessEqual(len(out.splitlines()), 45)  # `make run` writes files, too
         self.assertEqual(self.names(), ["a.npz", "a.svg"])
         self.assertIn("livre", (self.dir / "a.svg").read_text())
         self.assertIn('unknown file extension', self.run_qkv("demo", "-o", "a.x", code=2).err)

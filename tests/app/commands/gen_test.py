@@ -34,7 +34,7 @@ FILLERS = set("of the on in day year ad and".split())
 # ---- a spelling read as the help says ------------------------------------------------------------
 
 
-def place(word, names):
+def index_of(word, names):
     """Returns the index of a name or its abbreviation in a list; None for other words."""
     if word in names:
         return names.index(word)
@@ -60,7 +60,7 @@ def year_of(words):
 
 
 def day_in_words(words):
-    """Returns the ordinal's number, or 0, and the words without it."""
+    """Returns (day, other words): the number of the ordinal among the words, or 0 without one."""
     for i, word in enumerate(words):
         if word == "thirtieth":
             return 30, words[:i] + words[i + 1:]
@@ -71,8 +71,8 @@ def day_in_words(words):
     return 0, words
 
 
-# Returns the day of [1987, 5, 3], [3, 5, 1987] or [19870503], each a text of digits.
-def numbers_alone(numbers):
+def date_of_numbers(numbers):
+    """Returns the day of ["1987", "5", "3"], ["3", "5", "1987"] or ["19870503"]."""
     if len(numbers) == 1:
         numbers = [numbers[0][:4], numbers[0][4:6], numbers[0][6:]]
     assert sorted(len(number) == 4 for number in numbers) == [False, False, True], numbers
@@ -85,14 +85,14 @@ def parse(text):
     pieces = re.findall(r"\d+(?:st|nd|rd|th)(?![a-z])|[a-z]+|\d+", text.lower())
     numbers = [piece for piece in pieces if piece[0].isdigit()]
     words = [piece for piece in pieces if piece not in numbers and piece not in FILLERS]
-    weekday = [place(word, WEEKDAYS) for word in words if place(word, WEEKDAYS) is not None]
-    words = [word for word in words if place(word, WEEKDAYS) is None]
-    months = [place(word, MONTHS) for word in words if place(word, MONTHS) is not None]
+    weekday = [index_of(word, WEEKDAYS) for word in words if index_of(word, WEEKDAYS) is not None]
+    words = [word for word in words if index_of(word, WEEKDAYS) is None]
+    months = [index_of(word, MONTHS) for word in words if index_of(word, MONTHS) is not None]
     months += [ROMAN.index(word) for word in words if word in ROMAN]
-    words = [word for word in words if place(word, MONTHS) is None and word not in ROMAN]
+    words = [word for word in words if index_of(word, MONTHS) is None and word not in ROMAN]
     if not months:
         assert not words, text
-        date = numbers_alone(numbers)
+        date = date_of_numbers(numbers)
     else:
         day, words = day_in_words(words)
         years = [number for number in numbers if len(number) == 4 and number.isdigit()]
@@ -149,11 +149,11 @@ class Gen(Case):
 
     def check_spread(self, days):
         """Years and weekdays are as frequent as for uniform days; all days of the year occur."""
-        for values, deviations in ((collections.Counter(day.year for day in days), 200),
-                                   (collections.Counter(day.weekday() for day in days), 7)):
-            mean = len(days) / deviations
-            self.assertEqual(len(values), deviations)
-            for value, count in values.items():  # at most five standard deviations off
+        for counts, distinct in ((collections.Counter(day.year for day in days), 200),
+                                 (collections.Counter(day.weekday() for day in days), 7)):
+            mean = len(days) / distinct
+            self.assertEqual(len(counts), distinct)
+            for value, count in counts.items():  # at most five standard deviations off
                 self.assertLess(abs(count - mean), 5 * mean**0.5, value)
         self.assertEqual({(day.month, day.day) for day in days},
                          {(day.month, day.day) for day in self.leap_year()})
@@ -176,10 +176,10 @@ class Gen(Case):
                                                            "--seed", seed)}
                 for seed, split in enumerate(("train", "test"))}
         self.assertFalse(days["train"] & days["test"])
-        both = [target for _, target in self.lines("dates", "-n", 4000, "--seed", 9)]
+        of_both = [target for _, target in self.lines("dates", "-n", 4000, "--seed", 9)]
         # A tenth of all days are test days; about 3,100 of 7,300 are drawn here.
         self.assertLess(3000, len(days["test"]))
-        share = sum(target in days["test"] for target in both) / len(both)
+        share = sum(target in days["test"] for target in of_both) / len(of_both)
         self.assertTrue(0.02 < share < 0.08, share)
 
     def test_reverse_is_drawn_as_described(self):

@@ -144,7 +144,7 @@ class Inspect(Case):
             self.assertEqual((got["kind"], got.get("rows"), got.get("columns")),
                              ("numbers", rows, columns), text[:40])
             self.assertIn("a table of numbers", self.run_qkv("inspect", "t.txt").out)
-        for text in ("7 1 2\nthe 3 4\n", "2 2\n7 1 2\n8 3 4\n"):  # one word, or a header
+        for text in ("7 1 2\nthe 3 4\n", "2 2\n7 1 2\n8 3 4\n"):  # a true word, or a header
             self.file("t.txt", text)
             self.assertEqual(self.json("t.txt")[0]["kind"], "word vectors", text)
 
@@ -174,7 +174,7 @@ class Inspect(Case):
         np.savez(self.dir / "my file.npz", attn=np.eye(3))
         self.assertIn("try: qkv view 'my file.npz'\n", self.run_qkv("inspect", "my file.npz").out)
 
-    def test_an_empty_safetensors_is_one(self):
+    def test_a_safetensors_file_may_have_no_arrays(self):
         for name, header in (("none", b"{}"), ("spaces", b"{}      "),
                              ("metadata", b'{"__metadata__":{}}')):
             self.file(name, len(header).to_bytes(8, "little") + header)

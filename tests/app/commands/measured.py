@@ -30,10 +30,10 @@ open(sys.argv[1], "w").write(f"{status} {usage.ru_maxrss}")
 def run(command, directory, stdin=subprocess.DEVNULL):
     """Runs a command; returns the exit code or negative signal number, the streams and peak bytes.
 
-    A program that needs 2 GB runs out of memory before it harms the machine.
+    The command has at most 2 GB of address space, lest it harm the machine; more if sanitized.
     """
     limit = 0 if is_sanitized(command[0]) else 2 * 10**9
-    report = pathlib.Path(f"{directory}.report")  # not inside: the directory is the program's alone
+    report = pathlib.Path(f"{directory}.report")  # not inside the program's directory
     done = subprocess.run([sys.executable, "-S", "-E", "-c", STARTER, str(limit), report, *map(str, command)],
                           cwd=directory, stdin=stdin, capture_output=True, timeout=PATIENCE, check=True)
     status, peak = map(int, report.read_text(encoding="ascii").split())

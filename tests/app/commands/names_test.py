@@ -36,8 +36,8 @@ class Names(Case):
 
     def check(self, data, what):
         text = data.decode()  # fails unless the output is UTF-8
-        odd = [c for c in text if (c < " " and c != "\n") or "\x7f" <= c <= "\x9f"]
-        self.assertEqual(odd, [], (what, text))
+        controls = [c for c in text if (c < " " and c != "\n") or "\x7f" <= c <= "\x9f"]
+        self.assertEqual(controls, [], (what, text))
         if "--json" not in what:
             self.assertNotIn("\u202e", text, what)
         self.assertNotRegex(text, "(?m)^FORGED", what)
@@ -53,7 +53,7 @@ class Names(Case):
         return done
 
     def name_in_json(self, *arguments):
-        """The report as JSON must have the name itself, with invalid UTF-8 replaced."""
+        """Runs the command with --json, whose report must have the name itself, as valid UTF-8."""
         done = self.say(*arguments, "--json", shown=False)
         whole = json.dumps(NAME.encode(errors="surrogateescape").decode(errors="replace"))
         self.assertIn(whole[1:-1], json.dumps(json.loads(done.out)), arguments)

@@ -36,7 +36,7 @@ class NamesCase(FilesCase):
 
 
 class NpyCase(FilesCase):
-    """Outputs as .npy, which holds one result: without --save, that of Q, K and V is `out`."""
+    """Outputs as .npy, which holds one result: `out` if there are Q, K and V and no --save."""
 
     def test_one_result(self):
         self.run_qkv("attend", "q.npy", "k.npy", "v.npy", "-o", "x.npy")
@@ -102,9 +102,9 @@ class ReportCase(FilesCase):
         for row in masked:
             self.assertEqual(row[:2], ["-inf", "-inf"])
             self.assertEqual(len(row), 7)
-        for these in ([row for row in rows if "nan" in row], [row for row in rows
+        for block in ([row for row in rows if "nan" in row], [row for row in rows
                                                               if "nan" not in row]):
-            self.assertEqual(len(set(map(len, these))), 1, these)
+            self.assertEqual(len(set(map(len, block))), 1, block)
 
     def test_words_that_are_not_finite(self):
         np.savez(self.dir / "nan.npz", W=np.full((50, 50), np.nan))

@@ -31,9 +31,9 @@ TALKATIVE = {"gen", "score", "split", "train", "translate", "words"}
 LOOKS = 600_000  # times that wait_until() looks, 3 ms apart: at least half an hour
 
 
-# Returns the arguments as texts, with --progress never if the command is talkative and no test asks
-# for its progress.
 def quietly(arguments):
+    """Returns the arguments as texts. For commands in TALKATIVE, adds --progress never, unless the
+    arguments have --progress or --quiet."""
     arguments = tuple(map(str, arguments))
     if not TALKATIVE.intersection(arguments[:1]) or {"--progress", "--quiet"} & set(arguments):
         return arguments
@@ -70,7 +70,7 @@ class Case(unittest.TestCase):
         return done
 
     def measure(self, *arguments):
-        """Returns what measured.run() returns of a call, which must succeed."""
+        """Runs a call by measured.run(), and returns its result. The call must succeed."""
         done = measured.run([pathlib.Path(PROGRAM).resolve(), *quietly(arguments)], self.dir)
         self.assertEqual(done.status, 0, f"{arguments}\n{done.err}")
         return done
@@ -108,10 +108,7 @@ class Case(unittest.TestCase):
         return shown
 
     def wait_until(self, condition, process=None):
-        """Waits until condition() holds; fails if it does not in LOOKS looks.
-
-        A `process` that alone can make the condition hold may be given: its end is a failure, too.
-        """
+        """Waits until condition() holds. Fails after LOOKS looks, or if `process` ends before."""
         for _ in range(LOOKS):
             has_ended = process is not None and process.poll() is not None
             if condition():
@@ -155,7 +152,7 @@ class Case(unittest.TestCase):
         self.assertTrue(np.isfinite(got).all())
         self.assertLessEqual(np.abs(got - want).max(), bound)
 
-    # Returns the arrays that `qkv words` saves, by name.
     def saved(self, *arguments):
+        """Returns the arrays that `qkv words` saves, by name."""
         self.run_qkv("words", *arguments, "-o", "out.npz")
         return dict(np.load(self.dir / "out.npz"))

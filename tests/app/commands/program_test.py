@@ -20,12 +20,12 @@ from program import CHECKOUT, PATIENCE, PROGRAM, Case, unread
 
 
 class Hostile(Case):
-    """Word vector files in odd forms."""
+    """Word vector files in unusual but valid forms."""
 
     def vectors(self, text):
         return self.run_qkv("words", "cat", "--vectors", self.file("v.txt", text)).out
 
-    def test_odd_but_whole_files_are_read(self):
+    def test_unusual_files_are_read(self):
         plain = self.vectors("the 1 2\ncat 3 4\n")
         for text in ("the 1 2\ncat 3 4", "the 1 2\r\ncat 3 4\r\n", "\ufeffthe 1 2\ncat 3 4\n",
                      "2 2\nthe 1 2\ncat 3 4\n"):
@@ -269,8 +269,8 @@ class Info(Case):
         self.assertEqual({**report["build"], **report["machine"]}, lines)
 
     def gpus(self, driver):
-        """Returns the GPUs that `qkv info` reports with a driver of tests/cuda in place of CUDA's,
-        or "" if the program has no CUDA kernels."""
+        """Returns the GPUs that `qkv info` reports with a driver of tests/cuda instead of CUDA's;
+        "" if the program has no CUDA kernels."""
         folder = pathlib.Path(PROGRAM).parents[1] / "tests" / "cuda" / driver
         self.assertTrue((folder / "libcuda.so.1").is_file(), folder)
         report = json.loads(self.run_qkv("info", "--json", env={"LD_LIBRARY_PATH": str(folder)}).out)

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests `qkv score` with a translator in NumPy, and with translations made elsewhere.
 
-BLEU is computed again here for texts without punctuation; sacreBLEU judges the rest, in
-corpus_score_test.cc and tests/python/test_sacrebleu.py.
+BLEU of texts without punctuation is computed again here. corpus_score_test.cc and
+tests/python/test_sacrebleu.py compare all scores with sacreBLEU.
 
 usage: score_test.py PROGRAM [TEST ...]
 """
@@ -29,7 +29,8 @@ def ngrams(words, n):
 
 
 def bleu(sentences):
-    """Returns BLEU of Papineni et al. 2002, smoothed by Chen and Cherry's method 3."""
+    """Returns BLEU (Papineni et al. 2002; smoothed by Chen and Cherry's method 3) of a list of
+    (translation, its references)."""
     sentences = [(translation.split(), [text.split() for text in references])
                  for translation, references in sentences]
     product, halves = 1.0, 1
@@ -53,7 +54,7 @@ def bleu(sentences):
 
 
 def grouped(pairs):
-    """Returns the references of each source."""
+    """Returns {source: its references}."""
     references = {}
     for source, target in pairs:
         references.setdefault(source, []).append(target)
@@ -169,12 +170,12 @@ class Score(Model):
 
 
     def test_a_long_pair_among_short_ones(self):
-        """Padding does not show in the numbers."""
+        """Padding does not change the numbers."""
         long = [("abc " * 300, "xyz " * 200)]
         apart = [json.loads(self.score("--json", pairs=pairs)) for pairs in (self.PAIRS, long)]
         for pairs in (self.PAIRS + long, long + self.PAIRS):
             report = json.loads(self.score("--json", pairs=pairs))
-            self.near(report["log_probability"], sum(one["log_probability"] for one in apart), 1e-2)
+            self.near(report["log_probability"], sum(x["log_probability"] for x in apart), 1e-2)
 
 
 class Hypotheses(Case):

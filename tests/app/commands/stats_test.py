@@ -92,12 +92,12 @@ class Stats(Case):
         rows = attn[:, :4]
         saved = np.load(self.dir / "s.npz")
         self.near(saved["first_key"], rows[..., 0].mean(-1)[None, None], 1e-12)
-        for head, one in enumerate(got["heads"]):
-            self.assertEqual((one["rows"], one["padding_rows"]), (4, 1))
+        for head, entry in enumerate(got["heads"]):
+            self.assertEqual((entry["rows"], entry["padding_rows"]), (4, 1))
             mean = rows[head].mean(0)
-            self.assertEqual(one["top_key"], mean.argmax())
-            self.assertEqual(one["top_key_token"], TOKENS[mean.argmax()])
-            self.assertAlmostEqual(one["top_key_weight"], mean.max(), 12)
+            self.assertEqual(entry["top_key"], mean.argmax())
+            self.assertEqual(entry["top_key_token"], TOKENS[mean.argmax()])
+            self.assertAlmostEqual(entry["top_key_weight"], mean.max(), 12)
             self.assertEqual(saved["top_key"][0, 0, head], mean.argmax())
             self.assertEqual(saved["top_key_token"][0, 0, head], TOKENS[mean.argmax()])
             self.assertAlmostEqual(saved["top_key_weight"][0, 0, head], mean.max(), 12)

@@ -58,23 +58,23 @@ class Subwords(TrainCase):
         self.assertIn("qkv: train: learning 300 subwords from 12000 pairs\n", done.err)
         self.assertEqual(self.train("SILENT", *SUBWORDS, "--after", "1u", "--quiet").err, "")
 
-    def test_the_kept_pieces_are_used(self):
-        """The kept model is used, since another version of SentencePiece may learn other pieces."""
+    def test_a_resumed_run_reads_its_subword_model(self):
+        """Resuming learns no new model, since another version of SentencePiece may learn others."""
         self.train("RUN", *SUBWORDS, "--after", "2u")
         self.train("BPE", *SUBWORDS, "--subword-model", "bpe", "--after", "2u")
         pieces = self.path("RUN", "subwords.model")
-        kept = pieces.read_bytes()
+        whole = pieces.read_bytes()
         pieces.write_bytes(self.path("BPE", "subwords.model").read_bytes())
         self.assertRegex(self.refused("train", "RUN", "--after", "3u", code=2),
                          r"^RUN holds a run with other settings: .*subword_hash: ")
-        for bytes_, said in ((kept[:-1], "RUN/subwords.model: Subwords: bytes must be a"),
-                             (b"", "RUN/subwords.model: Subwords: bytes must be a")):
+        for bytes_, message in ((whole[:-1], "RUN/subwords.model: Subwords: bytes must be a"),
+                                (b"", "RUN/subwords.model: Subwords: bytes must be a")):
             pieces.write_bytes(bytes_)
-            self.assertIn(said, self.refused("train", "RUN", "--after", "3u", code=3))
+            self.assertIn(message, self.refused("train", "RUN", "--after", "3u", code=3))
         pieces.unlink()
         self.assertEqual(self.refused("train", "RUN", "--after", "3u", code=3),
                          "RUN/subwords.model: is missing: without it this run cannot be resumed")
-        pieces.write_bytes(kept)
+        pieces.write_bytes(whole)
         self.run_qkv("train", "RUN", "--after", "3u")
         self.assertEqual(self.updates("RUN"), 3)
 
@@ -91,7 +91,7 @@ class Subwords(TrainCase):
         report = json.loads(self.run_qkv("score", alone, "valid.tsv", "--json").out)
         self.assertEqual((report["pairs"], report["exact"]), (6, 6))
         self.assertLess(report["log_probability"], 0)
-        # A text of which no letter was learned is no error.
+        # A text whose letters were not in the training data is no error.
         done = self.run_qkv("translate", alone, "中文 😀\t", "--threads", 2)
         self.assertRegex(done.err, r"\A(qkv: TEXT: the translation reached --most-tokens .*\n)?\Z")
         self.run_qkv("translate", alone, "A中", "-o", "a.json")
@@ -123,7 +123,7 @@ class Subwords(TrainCase):
             done = self.run_qkv("translate", path, "Hello", code=3)
             self.assertRegex(done.err, r"^qkv: .*model.safetensors: Subwords: bytes must ")
 
-    def test_runs_of_before_go_on(self):
+    def test_runs_of_earlier_versions_are_resumed(self):
         """The config.json of earlier versions has no setting of subwords."""
         self.train("RUN", "--after", "2u")
         config = self.path("RUN", "config.json")

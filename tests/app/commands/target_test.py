@@ -38,7 +38,7 @@ class Targets(Case):
                      "-o", "out.npz", env={"QKV_TARGET": target})
         return dict(np.load(self.dir / "out.npz"))
 
-    def test_the_one_asked_runs_and_gives_the_references_numbers(self):
+    def test_the_requested_target_runs_and_agrees_with_the_reference(self):
         random = np.random.default_rng(1)
         for name, shape in (("q", (2, 50, 16)), ("k", (2, 70, 16)), ("v", (2, 70, 9))):
             np.save(self.dir / f"{name}.npy", random.normal(size=shape).astype(np.float32))
@@ -83,7 +83,7 @@ class Targets(Case):
         error = self.refuse(1, "info", env={"QKV_TARGET": "warp"})
         self.assertIn("targets are: " + ", ".join(targets), error)
 
-    def test_an_unknown_one_is_an_error_that_lists_them(self):
+    def test_an_unknown_target_is_an_error_that_lists_the_targets(self):
         np.save(self.dir / "q.npy", np.ones((2, 3), np.float32))
         error = self.refuse(1, "attend", "q.npy", "q.npy", "q.npy", env={"QKV_TARGET": "warp"})
         self.assertRegex(error, r'^(qkv: )?QKV_TARGET is "warp" .*targets are: .*\breference$')

@@ -31,7 +31,7 @@ class Best(TrainCase):
     def parameters(self, folder, name):
         return self.path(folder, name).read_bytes()
 
-    def followed(self, line, best):
+    def is_better(self, line, best):
         """Returns whether the line is better than the best so far: by BLEU, then by loss."""
         return best is None or ((line["bleu"], -line["valid_loss"]) >
                                 (best["bleu"], -best["valid_loss"]))
@@ -44,7 +44,7 @@ class Best(TrainCase):
                     for by in ("bleu", "loss")}
             best = None
             for line in self.validations("bleu"):
-                self.assertEqual(line["best"], self.followed(line, best))
+                self.assertEqual(line["best"], self.is_better(line, best))
                 best = line if line["best"] else best
             least = min(self.validations("loss"), key=lambda line: line["valid_loss"])
             if best["update"] != least["update"]:
@@ -84,7 +84,7 @@ class Best(TrainCase):
         self.train("BLEU", "--after", "20u", "--best", "bleu", *WILD)
         self.same_run("RUN", "BLEU")
 
-    def test_patience_follows_it(self):
+    def test_patience_uses_the_criterion_of_best(self):
         # Early stopping counts validations since the best by the criterion of --best.
         for by in ("bleu", "loss"):
             out = self.train(by, "--after", "900u", "--best", by, "--patience", 3, *WILD).out
@@ -198,7 +198,7 @@ class ByTime(TrainCase):
         self.run_qkv("train", "RUN", "--after", "17u")
         self.assertEqual(self.validated("RUN"), [14])
 
-    def test_it_is_kept(self):
+    def test_the_frequency_is_stored(self):
         self.run_with("RUN", "0.5h")
         config = json.loads(self.path("RUN", "config.json").read_text())
         self.assertEqual(config["validate_every"], "1800s")

@@ -34,17 +34,17 @@ class Log(TrainCase):
         self.assertEqual(updates, sorted(updates))
         return events
 
-    def test_each_validation_is_reported_and_kept(self):
+    def test_each_validation_is_reported_and_logged(self):
         """The report has all figures, and a sample sentence pair that changes."""
         done = self.train("RUN", "--after", "14u", *VALID, "--valid-freq", "3u", "--lr", "0.05",
                           "--progress", "always")
         reports = re.findall(VALIDATION, done.err)
-        kept = [line for line in self.lines("RUN") if "valid_loss" in line]
-        self.assertEqual([line["update"] for line in kept], [3, 6, 9, 12, 14])
-        self.assertEqual([line.get("end") for line in kept], [None] * 4 + ["budget"])
+        logged = [line for line in self.lines("RUN") if "valid_loss" in line]
+        self.assertEqual([line["update"] for line in logged], [3, 6, 9, 12, 14])
+        self.assertEqual([line.get("end") for line in logged], [None] * 4 + ["budget"])
         pairs = (self.dir / "valid.tsv").read_text().splitlines()
         best = float("inf")  # of the loss, since these texts are too short for BLEU
-        for text, line in zip(reports, kept, strict=True):
+        for text, line in zip(reports, logged, strict=True):
             end = ["end"] if "end" in line else []
             self.assertEqual([*line], FIELDS[:2] + end + FIELDS[2:] + VALID_FIELDS)
             self.assertEqual([*line["sample"]], ["source", "translation", "reference"])
@@ -56,7 +56,7 @@ class Log(TrainCase):
                 str(line["update"]), f"{line['valid_loss']:.4f}", f"{line['perplexity']:.4f}",
                 f"{line['bleu']:.2f}", str(line["exact"]), "30", f"{100 * line['clipped']:.0f}",
                 ", the best so far" if line["best"] else "", *sample.values()))
-        self.assertGreaterEqual(len({line["sample"]["source"] for line in kept}), 3)
+        self.assertGreaterEqual(len({line["sample"]["source"] for line in logged}), 3)
         last = reports[-1]
         self.assertIn(f"validation: loss {last[2]}, perplexity {last[3]}, BLEU {last[4]}, exact "
                       f"{last[5]} of 30; best loss {best:.4f}, since no reference has the 4 tokens "
@@ -203,7 +203,7 @@ class Log(TrainCase):
             self.assertEqual(self.in_order("RUN")[-2:], [(at, "stopped"), (at, "budget")])
         self.assertEqual(self.lines("RUN")[-1]["translated"], 30)
 
-    def test_a_state_from_before_there_were_such_lines(self):
+    def test_a_state_without_lines_of_ends(self):
         # A state of a version that wrote no lines of ends lacks run.line_done.
         self.train("WHOLE", "--after", "9u")
         self.train("RUN", "--after", "3u")

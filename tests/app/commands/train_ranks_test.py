@@ -64,7 +64,7 @@ def programs_below(parent):
     children = subprocess.run(["pgrep", "-P", str(parent)], capture_output=True, text=True)
     below = children.stdout.split()
     found = [int(process) for process in below if stat(process)[0] == "qkv"]
-    return found + [process for one in below for process in programs_below(one)]
+    return found + [process for child in below for process in programs_below(child)]
 
 
 @unittest.skipUnless(HAS_MPIRUN and HAS_MODULE, "no mpirun, or a program without MPI")
@@ -113,11 +113,11 @@ class TrainRanks(TrainCase):
     def messages(self, text):
         return [line for line in text.splitlines() if line.startswith("qkv: ")]
 
-    def whole(self, after="7u"):
+    def train_whole(self, after="7u"):
         self.run_qkv("train", "data.tsv", "-o", "WHOLE", *MORE, "--after", after)
 
     def test_any_ranks_and_threads(self):
-        self.whole()
+        self.train_whole()
         one = self.run_qkv("train", "data.tsv", "-o", "ONE", *MORE, "--after", "7u")
         for count, threads in ((1, 1), (2, 1), (2, 2), (3, 2), (4, 1)):
             folder = f"RUN{count}{threads}"
@@ -129,10 +129,10 @@ class TrainRanks(TrainCase):
             got = done.stdout.splitlines()
             self.assertEqual([want[0], *want[2:]], [got[0], *got[2:]])
 
-    def expect_same_run(self, *launcher):
-        """Trains on two simulated hosts that `launcher` starts; its code 77 skips the test."""
-        self.whole("3u")
-        words = [*launcher, PROGRAM, "train", "data.tsv", "-o", "RUN", *MORE, "--after", "3u",
+    def expect_same_run(self, *command):
+        """Trains on two simulated hosts that `command` starts; its code 77 skips the test."""
+        self.train_whole("3u")
+        words = [*command, PROGRAM, "train", "data.tsv", "-o", "RUN", *MORE, "--after", "3u",
                  "--progress", "never"]
         done = subprocess.run(words, capture_output=True, cwd=self.dir, timeout=PATIENCE, text=True)
         if done.returncode == 77:
@@ -148,8 +148,8 @@ class TrainRanks(TrainCase):
         self.expect_same_run(NODES, "srun", "--mpi=pmix", "--kill-on-bad-exit=1", "--nodes", "2",
                              "--ntasks-per-node", "1", "--cpus-per-task", "1")
 
-    def test_resumed_by_other_numbers(self):
-        self.whole("9u")
+    def test_resumed_by_other_numbers_of_ranks(self):
+        self.train_whole("9u")
         self.mpirun(3, "data.tsv", "-o", "RUN", *MORE, "--after", "2u")
         self.mpirun(2, "RUN", "--after", "5u")
         self.run_qkv("train", "RUN", "--after", "6u")
@@ -173,12 +173,12 @@ class TrainRanks(TrainCase):
             self.assertGreater(self.updates("RUN"), seen)
             seen = self.updates("RUN")
         self.mpirun(2, "data.tsv", "-o", "RUN", *MORE, "--after", f"{seen + 3}u")
-        self.whole(f"{seen + 3}u")
+        self.train_whole(f"{seen + 3}u")
         self.same_run("RUN", "WHOLE")
 
     def test_ranks_that_pause(self):
         """Ranks that the system does not run for a while delay the others."""
-        self.whole("200u")
+        self.train_whole("200u")
         process = self.start_ranks(3, "data.tsv", "-o", "RUN", *MORE, "--after", "200u")
         ranks = self.ranks_of(process, 3)
         draw = random.Random(5)
@@ -281,7 +281,7 @@ class TrainRanks(TrainCase):
 
 class WithoutModule(TrainCase):
     def test_is_refused(self):
-        """Runs a copy of the program without its module, as if mpirun had started two of it."""
+        """Runs a copy of the program without its module, as if mpirun had started two copies."""
         alone = self.dir / "bin" / "qkv"
         alone.parent.mkdir()
         shutil.copy(PROGRAM, alone)

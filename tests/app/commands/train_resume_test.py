@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tests `qkv train RUN`: a run resumes with the settings and the data that it has.
+"""Tests `qkv train RUN`: a run resumes with its own settings and data.
 
 usage: train_resume_test.py PROGRAM [TEST ...]
 """
@@ -55,7 +55,7 @@ class GoesOn(TrainCase):
         self.dir = where
         self.assertEqual(self.updates("RUN"), 5)
 
-    def test_as_text_in_words(self):
+    def test_with_columns_and_words(self):
         self.file("data.tsv", "".join(f"x{n}\tA b {n % 3}\tB Cc\n" for n in range(40)))
         words = ("--cols", "2,1", "--tokenize", "word", "--lower", "--min-count", "2")
         self.begin("WHOLE", "4u", *words)
@@ -72,7 +72,7 @@ class GoesOn(TrainCase):
         self.resume("data.tsv", "-o", "RUN", "--after", "9u", "--lr", "0.01", "--save-freq", "2u")
         self.same_run("RUN", "WHOLE")
 
-    def test_what_is_given_may_be_the_run_s(self):
+    def test_the_run_s_own_values_are_accepted(self):
         self.begin("RUN", "3u", *MORE)
         self.begin("WHOLE", "6u", *MORE)
         # The validation data may be left out or named again, also by the name of a copy.
@@ -163,7 +163,7 @@ class GoesOn(TrainCase):
             "moved: qkv train data2.tsv -o RUN --valid FILE --after 7u\n")
         self.assertEqual(self.files("RUN"), before)
         self.resume("data2.tsv", "-o", "RUN", "--valid", "valid2.tsv", "--after", "5u")
-        self.resume("RUN", "--after", "7u")  # the run has learned where its data are
+        self.resume("RUN", "--after", "7u")  # config.json has the new paths
         self.same_run("RUN", "WHOLE")
 
     def test_a_run_that_moved_with_its_data(self):

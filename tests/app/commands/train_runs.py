@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs of `qkv train` and their folders, as the tests start, stop and compare them."""
+"""Functions that start, stop and compare runs of `qkv train`, for several tests."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def safetensors(path):
 
 
 def changed(data, name, value):
-    """Returns the bytes of a file with another number in an array of one int64 or float64."""
+    """Returns the file `data`, in which the array `name` of one int64 or float64 is `value`."""
     size = int.from_bytes(data[:8], "little")
     begin, end = (8 + size + at for at in json.loads(data[8:8 + size])[name]["data_offsets"])
     number = np.float64(value) if isinstance(value, float) else np.int64(value)
@@ -108,7 +108,7 @@ class TrainCase(Case):
         self.wait_until(holds)
 
     def same_run(self, got, want, checkpoints=()):
-        """Checks that two runs are bit-identical but for times, lines of ends and config.json."""
+        """Checks that two runs are equal but for times, lines that end a run, and config.json."""
         files = sorted([*FILES, *checkpoints])
         self.assertEqual(sorted(self.files(got)), files)
         for name in files:

@@ -316,10 +316,10 @@ class Resume(TrainCase):
     def test_before_the_first_state(self):
         """The process was killed when the folder had only some of its files, and no state."""
         self.train("WHOLE", "--after", "3u")
-        for kept in ([], ["config.json"], ["config.json", "source.vocab.json"]):
-            folder = f"RUN{len(kept)}"
+        for names in ([], ["config.json"], ["config.json", "source.vocab.json"]):
+            folder = f"RUN{len(names)}"
             os.mkdir(self.dir / folder)
-            for name in kept:
+            for name in names:
                 self.path(folder, name).write_bytes(self.path("WHOLE", name).read_bytes())
             self.file(f"{folder}/config.json.12-0.tmp", "{")
             self.train(folder, "--after", "3u")
@@ -407,7 +407,7 @@ class Refused(TrainCase):
 
 
 class Trouble(TrainCase):
-    """Tests a full disk, NaN and infinity."""
+    """Tests a full disk, NaN and infinity, progress, and a budget of time."""
 
     def test_no_room_for_a_save(self):
         self.train("WHOLE", "--after", "8u")

@@ -42,7 +42,7 @@ class Model(Case):
         self.file("m.safetensors", self.model.file())
 
     def translate(self, *arguments, lines=None, **options):
-        """Returns the lines of standard output; `lines` is the text of its input, else LINES."""
+        """Returns the lines of standard output. Standard input is the text `lines`, or LINES."""
         text = "".join(line + "\n" for line in LINES) if lines is None else lines
         done = self.run_qkv("translate", "m.safetensors", *arguments, "--progress", "never",
                             input=text.encode(), **options)
@@ -72,17 +72,17 @@ class Translate(Model):
             self.assertEqual(text, self.text_of(want[0]))
             self.near(float(score), want[1], 1e-4)
 
-    def test_json_says_what_was_looked_at(self):
+    def test_json_has_the_attention(self):
         report = json.loads("\n".join(self.translate("--json")))["translations"]
-        self.assertEqual([one["line"] for one in report], LINES)
-        for one in report:
-            if not one["line"]:
-                self.assertEqual((one["src"], one["tgt"], one["attn"]), ([], [], None))
+        self.assertEqual([entry["line"] for entry in report], LINES)
+        for entry in report:
+            if not entry["line"]:
+                self.assertEqual((entry["src"], entry["tgt"], entry["attn"]), ([], [], None))
                 continue
-            tokens, score, weights = self.model.translate(one["line"])
-            self.assertEqual((one["src"], one["tgt"]), ([*one["line"], "</s>"], tokens))
-            self.near(one["log_probability"], score, 1e-4)
-            self.near(one["attn"], weights, 1e-5)
+            tokens, score, weights = self.model.translate(entry["line"])
+            self.assertEqual((entry["src"], entry["tgt"]), ([*entry["line"], "</s>"], tokens))
+            self.near(entry["log_probability"], score, 1e-4)
+            self.near(entry["attn"], weights, 1e-5)
 
     def test_attention_files(self):
         wanted = [self.model.translate(line) if line else ([], 0.0, np.zeros((0, 0)))
@@ -141,7 +141,7 @@ class Translate(Model):
             'qkv: -o a.svg: a picture of each line would replace "a-2.svg"; remove it, or name '
             "another\n")
         self.assertEqual(self.names(), ["a-2.svg", "m.safetensors"])
-        # A line that is left empty counts, too.
+        # A bad line, whose translation is left empty, counts, too.
         self.assertIn('would replace "a-2.svg"',
                       self.refuse(2, *arguments, "--skip-bad", input=b"a\n\xff\n"))
         self.run_qkv(*arguments, input=b"a\n")
@@ -213,17 +213,17 @@ class Translate(Model):
         counted = "in.txt: 2 of 6 lines left empty: 2, 4; "
         summary = counted + "the first: expected at most 4096 tokens, got 4097"
         errors = [*each, counted + "--skip-bad makes this a warning"]
-        for options, code, said in (((), 3, errors), (["--skip-bad"], 0, [summary]),
-                                    (["--skip-bad", "--quiet"], 0, [])):
+        for options, code, messages in (((), 3, errors), (["--skip-bad"], 0, [summary]),
+                                        (["--skip-bad", "--quiet"], 0, [])):
             for forms in ((), ("-o", "all.json", "-o", "all.npz")):
                 done = self.run_qkv("translate", "m.safetensors", "in.txt", *options, *forms,
                                     code=code)
-                self.assertEqual(done.err, "".join(f"qkv: {error}\n" for error in said))
+                self.assertEqual(done.err, "".join(f"qkv: {error}\n" for error in messages))
                 if not forms:
                     self.assertEqual(done.out.splitlines(), want)
                     continue
                 report = json.loads((self.dir / "all.json").read_text())["translations"]
-                self.assertEqual([one["translation"] for one in report], want)
+                self.assertEqual([entry["translation"] for entry in report], want)
                 with np.load(self.dir / "all.npz") as arrays:
                     self.assertEqual(arrays["translation"].tolist(), want)
         self.file("in.txt", "".join("ab" * most + "\n" for _ in range(30)) + "abc")
@@ -283,7 +283,7 @@ class Translate(Model):
         self.assertEqual(done.err, "qkv: in.txt: 3 of 6 lines left empty: 2, 4, 5; the first: "
                                    'expected UTF-8, got "\\xff" at byte 0 of the line\n')
 
-    def test_input_as_it_comes(self):
+    def test_marks_and_line_ends_of_the_input(self):
         self.assertEqual(self.translate(lines="\ufeffabc\tx\ty\r\na"),
                          [self.expected()[0], self.expected()[1]])
         self.assertEqual(self.translate(lines=""), [])
@@ -318,11 +318,11 @@ class Translate(Model):
                    self.translate("--scores", "--length-penalty", 0, "--beam", beam)]
                   for beam in (1, 8)]
         self.assertEqual(len(scores[0]), len(LINES))
-        self.assertTrue(any(w > g for g, w in zip(*scores)), scores)
+        self.assertTrue(any(wide > greedy for greedy, wide in zip(*scores)), scores)
         # The comparison needs translations that end within the limit; greedy ones may be truncated.
         ended = [self.model.translate(line)[0][-1] == "</s>" if line else True for line in LINES]
-        for g, w, whole in zip(*scores, ended):
-            self.assertTrue(w >= g - 1e-4 or not whole, scores)
+        for greedy, wide, has_ended in zip(*scores, ended):
+            self.assertTrue(wide >= greedy - 1e-4 or not has_ended, scores)
         self.assertEqual(self.translate("--beam", 1, "--length-penalty", 2), self.expected())
 
     def test_a_limit_of_tokens(self):
@@ -354,7 +354,7 @@ class Translate(Model):
 
     @unittest.skipIf(measured.is_sanitized(PROGRAM), "a sanitizer's memory is not the program's")
     def test_memory_follows_what_is_wanted(self):
-        """Attention is kept only for files; here it would take hundreds of megabytes."""
+        """Attention is kept in memory only for files; here it would take hundreds of megabytes."""
         self.model.p["output.bias"][END] -= 100
         self.file("endless.safetensors", self.model.file())
         for length, command, *more in ((2000, "score"), (600, "translate", "--beam", "4")):

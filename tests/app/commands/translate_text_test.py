@@ -85,7 +85,7 @@ class Unknown(Case):
         self.assertEqual(self.words(), expected)
         self.assertEqual(self.words("--unknown", "copy"), expected)
 
-    def test_keeps_it_if_told(self):
+    def test_writes_unk_if_told(self):
         self.assertEqual(self.words("--unknown", "keep"), ["<unk>"] * 3)
 
     def test_a_model_that_does_not_look_copies_nothing(self):

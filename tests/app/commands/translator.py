@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A translator in NumPy, and the model file from which `qkv` reads it.
+"""A translator in NumPy, and the bytes of a model file from which `qkv` reads it.
 
 Bahdanau, Cho, Bengio 2015, appendix A, with additive attention: a bidirectional GRU (PyTorch's
 equations), a GRU that attends with its previous state, maxout of pairs.
@@ -18,7 +18,7 @@ def sigmoid(x):
 
 
 def safetensors(arrays, text):
-    """Returns the bytes of a file."""
+    """Returns the bytes of a safetensors file; `text` is its metadata by name."""
     header, data = {"__metadata__": {name: json.dumps(value) for name, value in text.items()}}, b""
     for name, array in sorted(arrays.items(), key=lambda item: -item[1].itemsize):
         kind = {"float32": "F32", "int64": "I64"}[array.dtype.name]
@@ -48,11 +48,11 @@ class Translator:
     def shapes(self):
         e, h, u = (self.settings[name] for name in ("embedding", "hidden", "units"))
         yield "source_embedding.weight", (len(self.source) + 4, e)
-        for end in ("", "_reverse"):
-            yield from ((f"encoder.weight_ih_l0{end}", (3 * h, e)),
-                        (f"encoder.weight_hh_l0{end}", (3 * h, h)),
-                        (f"encoder.bias_ih_l0{end}", (3 * h,)),
-                        (f"encoder.bias_hh_l0{end}", (3 * h,)))
+        for suffix in ("", "_reverse"):
+            yield from ((f"encoder.weight_ih_l0{suffix}", (3 * h, e)),
+                        (f"encoder.weight_hh_l0{suffix}", (3 * h, h)),
+                        (f"encoder.bias_ih_l0{suffix}", (3 * h,)),
+                        (f"encoder.bias_hh_l0{suffix}", (3 * h,)))
         yield from (("start.weight", (h, h)), ("start.bias", (h,)))
         if self.settings["attention"] == "additive":
             yield from (("attention.W_q", (u, h)), ("attention.W_k", (u, 2 * h)),
@@ -75,8 +75,8 @@ class Translator:
     def ids(self, tokens, known):
         return [known.index(token) + 4 if token in known else UNKNOWN for token in tokens] + [END]
 
-    def gru(self, x, h, name, end=""):
-        w_x, w_h, b_x, b_h = (self.p[f"{name}.{part}{end}"].astype(float)
+    def gru(self, x, h, name, suffix=""):
+        w_x, w_h, b_x, b_h = (self.p[f"{name}.{part}{suffix}"].astype(float)
                               for part in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
         (r, z, n), (hr, hz, hn) = np.split(w_x @ x + b_x, 3), np.split(w_h @ h + b_h, 3)
         z = sigmoid(z + hz)
@@ -93,7 +93,7 @@ class Translator:
         return np.concatenate([forward[1:], backward[:0:-1]], 1)
 
     def steps(self, source, choose):
-        """Yields each token and its weights [source] up to the end token.
+        """Yields each target token, the end token last, and its weights [source].
 
         choose(log-probabilities) returns the next token.
         """
@@ -104,10 +104,10 @@ class Translator:
             scores = np.tanh(self.p["attention.W_q"] @ state + keys @ self.p["attention.W_k"].T)
             weights = np.exp(scores @ self.p["attention.v"])
             weights /= weights.sum()
-            seen = weights @ keys
+            context = weights @ keys
             before = self.p["target_embedding.weight"][token].astype(float)
-            state = self.gru(np.concatenate([seen, before]), state, "decoder")
-            pairs = (self.p["readout.weight"] @ np.concatenate([state, seen, before])
+            state = self.gru(np.concatenate([context, before]), state, "decoder")
+            pairs = (self.p["readout.weight"] @ np.concatenate([state, context, before])
                      + self.p["readout.bias"])
             logits = (self.p["output.weight"] @ pairs.reshape(-1, 2).max(1).astype(float)
                       + self.p["output.bias"])

@@ -50,7 +50,7 @@ class NearSpellings(Case):
                           lines[0])
             self.assertEqual(lines, lines[:1] * 3)
 
-    def test_a_word_that_is_passed_over_needs_none(self):
+    def test_a_skipped_or_zeroed_word_has_none(self):
         # The warning of a skipped or zeroed word names no near spellings.
         name = self.file("v", "".join(f"{word} 1 2\n" for word in WORDS))
         for unknown in ("skip", "zero"):

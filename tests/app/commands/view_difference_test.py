@@ -96,7 +96,7 @@ class Difference(Case):
         np.testing.assert_array_equal(got["panels"][0]["allowed"], np.tri(4, dtype=bool))
 
     def test_of_the_heads_that_both_have(self):
-        b = weights(2, 2, 4, 4, seed=2)  # heads 0 and 1 of both
+        b = weights(2, 2, 4, 4, seed=2)  # only heads 0 and 1, of both layers
         self.save("b.npz", attn=b)
         got = self.json("a.npz", "--minus", "b.npz", "--heads", "0-1")
         want = (self.a[:, :2].astype(float) - b).reshape(4, 4, 4)

@@ -21,7 +21,7 @@ DATA = re.compile(r'<script type="([a-z/-]+)" id="([a-z0-9-]+)">(.*?)</script>\n
 
 
 def elements(document):
-    """Returns the data of a page: the text of each script element with data, by its id."""
+    """Returns the texts of a page's script elements that have data, by id."""
     return {name: text for _, name, text in DATA.findall(document)}
 
 
@@ -138,7 +138,7 @@ class Page(Case):
         self.near(header["magnitudes"][2], most, 1e-6)
         self.save("b.npz", attn=b[:1])
         self.assertIn(
-            "must have the same examples as a.npz: 1 against 2",
+            "must have example 1, as a.npz has, got 1 examples",
             self.refuse(3, "view", "a.npz", "--minus", "b.npz", "-o", "y.html"),
         )
         self.assertNotIn("y.html", self.names())

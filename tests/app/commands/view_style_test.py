@@ -97,7 +97,7 @@ class Padding(Styled):
         self.assertIn("1 of 2 keys hidden", got["notes"][2])
 
     def save_empty(self, name, *empty, **more):
-        """Saves three translations, of which those in `empty` are of an empty line."""
+        """Saves three translations. Those whose numbers are in `empty` are of an empty line."""
         attn = np.zeros((3, 1, 1, 2, 2), np.float32)
         mask = np.zeros(attn.shape, bool)
         tokens = [["<pad>"] * 2 if n in empty else [f"a{n}", f"b{n}"] for n in range(3)]
@@ -129,7 +129,7 @@ class Padding(Styled):
         self.assertIn(nothing + ": it has only", self.refuse(2, "view", "a.npz"))
 
     def test_alone_in_a_difference(self):
-        """The first file chooses the example, which is shown of both files."""
+        """The example is the first that is not empty in the first file, also of the second file."""
         self.save_empty("a.npz", 0)
         self.save_empty("b.npz")
         got = self.seen("a.npz", "--minus", "b.npz", "--table")
@@ -196,7 +196,7 @@ class Looks(Styled):
                       self.svg("--font", "Noto Sans"))
 
     def font_warning(self, font, answer, *outputs):
-        """Returns the warnings if `fc-match` runs the script `answer`, or is absent for None."""
+        """Returns the warnings. `fc-match` is the script `answer`; for None, there is none."""
         programs = self.dir / "bin"
         shutil.rmtree(programs, ignore_errors=True)
         programs.mkdir()

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tests `qkv words --score-mod`, `--mask-mod` and `--with` against NumPy, and what is refused.
+"""Tests `qkv words --score-mod`, `--mask-mod` and `--with` against NumPy, and what is invalid.
 
 usage: words_expressions_test.py PROGRAM [TEST ...]
 """
@@ -27,7 +27,7 @@ class WordExpressions(Case):
         np.save(self.dir / "document.npy", self.document)
 
     def check(self, saved, score=lambda s, at: s, allow=None):
-        """Compares weights, mask, lse and, without heads, out of the file with NumPy."""
+        """Compares weights, mask, lse and, without heads, out in the file with NumPy's."""
         s = saved["scores"]
         h, i, j = np.ogrid[: len(s) if s.ndim == 3 else 1, :WORDS, :WORDS]
         s = score(s, (h, i, j)).reshape(s.shape)
@@ -147,7 +147,7 @@ class WordExpressions(Case):
         shown = self.on_terminal("words", TEXT, env={"COLUMNS": "80", "TERM": "vt100"}).decode()
         self.assertNotIn("masked", shown)
 
-    def test_what_is_wrong_is_refused_as_by_attend(self):
+    def test_errors_are_those_of_attend(self):
         np.save(self.dir / "x.npy", np.zeros((WORDS, 2)))
         slope = ("--with", "slope=arrays.npz")
         cases = [
@@ -197,7 +197,7 @@ class WordExpressions(Case):
                                 "--with", "t=-", stdin=file)
         self.assertIn("with q=- t=-", done.out)
 
-    def test_the_help_says_it(self):
+    def test_the_help_describes_expressions(self):
         text = self.run_qkv("words", "--help").out
         self.assertLessEqual(max(map(len, text.splitlines())), 100)
         attend = self.run_qkv("attend", "--help").out

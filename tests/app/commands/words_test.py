@@ -27,7 +27,7 @@ needs_glove = unittest.skipUnless(GLOVE.is_file(), f"no {GLOVE.name} (set QKV_DA
 
 
 def spelling_vector(word, seed=0, width=50):
-    """Returns a word's vector [width], float32, as app/text/spelling.h describes it."""
+    """Returns a word's vector, float32 [width], as app/text/spelling.h describes it."""
     wrapped = f"<{word}>"
     runs = [wrapped[i : i + n] for n in (3, 4, 5) if n < len(wrapped)
             for i in range(len(wrapped) - n + 1)]
@@ -228,8 +228,8 @@ class Words(Case):
         for options in (["--score", "bilinear"], ["--score", "additive"], ["--heads", "2"]):
             first = self.saved("the cat sat", "--seed", 9, *options)
             os.rename(self.dir / "out.npz", self.dir / "first.npz")
-            # The seed also draws the words and must stay. So that the parameters of the file differ
-            # from those that the second run would draw, one number of them is changed.
+            # All runs have one seed, which also draws the word vectors. The seed would draw the
+            # parameters in first.npz, too; those in changed.npz differ from them in one number.
             changed = {n: v.copy() for n, v in first.items()}
             name = next(n for n in changed if n.startswith("params."))
             changed[name].flat[0] += 1
@@ -262,7 +262,8 @@ class Words(Case):
 
     def test_a_long_text_is_cut_as_a_short_one(self):
         # The pieces have line ends, non-ASCII before blanks, and the Arabic number sign, which
-        # attaches to a blank. Blocks end in the long word, and may be split only before the blanks.
+        # attaches to a blank. Blocks of standard input mostly end in the long word of `é`. The
+        # text may be cut only before blanks.
         for piece in ("It's (a) line...\r\n", "сло\u0301во, ", "中文\u3000字 ", "x \u0600 "):
             piece += "é" * 400 + "\n"
             tokens = json.loads(self.run_qkv("words", piece, "--json").out)["tokens"]
@@ -321,7 +322,7 @@ class Formats(Case):
         saved = self.saved("the cat sat", "--heads", 5, "-o", "out.npy")
         np.testing.assert_array_equal(np.load(self.dir / "out.npy"), saved["weights"])
 
-    def test_txt_is_the_report_and_json_both(self):
+    def test_txt_is_the_report_and_json_has_the_arrays_too(self):
         done = self.run_qkv("words", "the cat sat", "-o", "out.txt", "-o", "out.json")
         self.assertEqual((self.dir / "out.txt").read_text(encoding="utf-8"), done.out)
         report = json.loads((self.dir / "out.json").read_text(encoding="utf-8"))
@@ -340,18 +341,18 @@ class Formats(Case):
         self.assertIn("  strongest other\n", report)
         self.assertIn('"strongest other" is', self.run_qkv("words", "--help").out.replace("\n", " "))
 
-    def test_random_parameters_are_said_to_be(self):
+    def test_random_parameters_are_named(self):
         self.saved("a b c", "--score", "bilinear")
-        for options, said in (
+        for options, parameters in (
                 (("--score", "bilinear", "--seed", 3), "W random (seed 3)"),
                 (("--score", "additive"), "Wq, Wk, v random (seed 0)"),
                 (("--heads", 2), "projections random (seed 0)"),
                 (("--score", "bilinear", "--params", "out.npz"), "params out.npz")):
             done = self.run_qkv("words", "a b c", *options, "-o", "x.svg", "-o", "x.json")
-            self.assertTrue(done.out.splitlines()[0].endswith("; " + said), done.out)
-            self.assertIn(f">{said}</text>", (self.dir / "x.svg").read_text(encoding="utf-8"))
+            self.assertTrue(done.out.splitlines()[0].endswith("; " + parameters), done.out)
+            self.assertIn(f">{parameters}</text>", (self.dir / "x.svg").read_text(encoding="utf-8"))
             report = json.loads((self.dir / "x.json").read_text(encoding="utf-8"))
-            self.assertEqual(report["parameters"], said)
+            self.assertEqual(report["parameters"], parameters)
         self.assertNotIn("random", self.run_qkv("words", "a b c").out)
 
     def test_every_head_has_its_links(self):

@@ -87,8 +87,8 @@ TEST(Npy, TextRoundTrips) {
   }
 }
 
-// The text is longer than one read and has zeros that are not padding; it is read in either byte
-// order.
+// Texts may be longer than one read and have zeros that are not padding. Files of both byte orders
+// are read.
 TEST(Npy, LongTextRoundTrips) {
   const Directory directory;
   for (const std::size_t letters : {4095, 4096, 4097, 20000}) {
@@ -108,7 +108,7 @@ TEST(Npy, LongTextRoundTrips) {
   }
 }
 
-TEST(Npy, TextThatNoFileCanHoldIsRefused) {
+TEST(Npy, WhatNoFileCanHoldIsRefused) {
   const Directory directory;
   for (const Strings& strings :
        {Strings{{1}, {"\xFF"}}, Strings{{1}, {std::string("a\0", 2)}}, Strings{{2}, {"a"}}}) {
@@ -209,7 +209,7 @@ TEST(Npy, RefusalsNameTheByte) {
             std::string::npos);
 }
 
-// Every truncated file is rejected, and every file with one byte changed is read or rejected.
+// Every truncated file must be rejected. A file with one byte changed may be read or rejected.
 TEST(Npy, DamagedFilesAreReadOrRefused) {
   const Directory directory;
   const Strings text{{2}, {"ab", "c"}};
@@ -242,7 +242,7 @@ TEST(Npz, SameArraysSameBytes) {
   EXPECT_EQ(directory.names(), (Texts{"a.npz", "b.npz"}));
 }
 
-TEST(Npz, NamesMustBeThereAndDiffer) {
+TEST(Npz, NoArraysAndEmptyOrEqualNamesAreRefused) {
   const Directory directory;
   const Tensor x = counted(DType::kFloat32, {1});
   for (const std::vector<NamedView>& arrays :
@@ -284,8 +284,8 @@ TEST(Npz, DamagedArchivesAreReadOrRefused) {
         }
       }
     }
-    // Changes of times, attributes and the like may be read; the checksum detects every change of
-    // the data.
+    // Archives with changed times, attributes and the like may be read. The checksum detects every
+    // change of the data.
     EXPECT_GT(refused, static_cast<int>(whole.size()));
   }
 }

@@ -11,10 +11,10 @@
 
 #include <qkv/app/array_file.h>
 
-// Arrays that tests write, and comparisons with those read back.
+// Arrays that tests write, and comparisons of arrays that were written and read back.
 namespace qkv::test {
 
-// An array of -2, -1, 0, ... for a real type, and of 0, 1, ... for other types.
+// An array of -2, -1, 0, ... for a real type, else of 0, 1, 2, ... converted to `dtype`.
 inline Tensor counted(DType dtype, const Dims& shape) {
   Tensor doubles(DType::kFloat64, shape);
   std::iota(doubles.values<double>().begin(), doubles.values<double>().end(), -2.0);
@@ -24,7 +24,7 @@ inline Tensor counted(DType dtype, const Dims& shape) {
   return convert(integers, dtype);
 }
 
-// Expects the dtype, shape and bytes of `want`.
+// Expects that `got` has the dtype, shape and bytes of `want`.
 inline void expect_same(const app::Array& got, const Tensor& want) {
   ASSERT_TRUE(std::holds_alternative<Tensor>(got));
   const Tensor& tensor = std::get<Tensor>(got);
@@ -50,8 +50,7 @@ inline void expect_same(const app::Array& got, const app::Unread& want) {
   EXPECT_EQ(app::describe(got), app::describe(want));
 }
 
-// Returns the bytes of a safetensors file with the unknown type X32 in place of F32 for the array
-// `name`.
+// Returns the bytes of a safetensors file, in which the F32 array `name` has the unknown type X32.
 inline std::string with_unread(std::string file, const std::string& name) {
   const std::string before = "\"" + name + "\":{\"dtype\":\"";
   const std::size_t at = file.find(before + "F32\"");

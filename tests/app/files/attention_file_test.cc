@@ -211,7 +211,7 @@ TEST_F(AttentionFiles, WrongRowsAreRefused) {
             "[3,4]");
 }
 
-TEST_F(AttentionFiles, MasksOfIntegersStretch) {
+TEST_F(AttentionFiles, MasksOfIntegersBroadcast) {
   const Tensor attn = counting({4, 2, 3});
   Tensor mask(DType::kInt64, {3});
   mask.values<std::int64_t>()[1] = 7;

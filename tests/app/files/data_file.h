@@ -7,8 +7,8 @@
 
 namespace qkv::test {
 
-// The path of a file of real data, in $QKV_DATA_DIR or else in ../shared/data next to the checkout.
-// If the file is absent, tests that need it are skipped.
+// The path of a file of real data, in $QKV_DATA_DIR or, without it, in shared/data beside the
+// checkout. If the file is absent, tests that need it are skipped.
 inline std::string data_file(const std::string& name) {
   const char* set = std::getenv("QKV_DATA_DIR");
   return (set != nullptr && *set != '\0' ? set : QKV_SOURCE_DIR "/../shared/data") + ("/" + name);

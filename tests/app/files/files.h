@@ -53,7 +53,8 @@ inline std::string read(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// The message of the Exception that a call throws; "no exception" if it throws none.
+// The message of the Exception that a call throws. If it throws another type or nothing, the result
+// begins with "another exception: " or is "no exception".
 template <class Exception, class Call>
 std::string complaint(Call&& call) {
   try {
@@ -66,9 +67,9 @@ std::string complaint(Call&& call) {
   return "no exception";
 }
 
-// Tests a reader on damaged files: `read_file` (of a path) must read the file or throw Error, both
-// for each truncated file and for each with one byte changed. Returns how many truncated files it
-// read.
+// Tests a reader on damaged copies of a file: `read_file` (of a path) must read a copy or throw
+// Error. Copies are cut at each length, or have one byte changed, each in three ways. Returns how
+// many cut copies were read.
 template <class Error, class Read>
 std::size_t read_though_cut(const Directory& directory, const std::string& whole,
                             Read&& read_file) {

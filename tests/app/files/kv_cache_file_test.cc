@@ -40,16 +40,16 @@ KvCacheSizes sizes(DType dtype = DType::kFloat32, Index window = 0) {
 void append(KvCache& cache, Index T) {
   Tensor k(DType::kFloat32, {2, 1, T, cache.sizes().D});
   Tensor v(DType::kFloat32, {2, 1, T, cache.sizes().E});
-  float number = 0.25F;  // the logistic map makes irregular numbers of it
+  float number = 0.25F;  // where the logistic map, which is irregular, begins
   for (Tensor* x : {&k, &v}) {
     for (float& value : x->values<float>()) value = number = 3.9F * number * (1 - number);
   }
   cache.append(k, v);
 }
 
-// A cache of two entries that share a page and have one page of their own each.
-KvCache filled(const KvCacheSizes& of) {
-  KvCache cache(of);
+// A cache of two batch entries: they share their first page, and each has a second one.
+KvCache filled(const KvCacheSizes& cache_sizes) {
+  KvCache cache(cache_sizes);
   append(cache, 17);
   cache.reorder(std::vector<Index>{1, 1});
   append(cache, 3);
@@ -70,7 +70,7 @@ TEST(KvCacheFile, GoesOnAsTheCacheThatWasWritten) {
       write_kv_cache(directory / "cache", cache);
       KvCache again = read_kv_cache(directory / "cache", sizes(dtype, window));
       expect_equal(cache, again);
-      for (KvCache* one : {&cache, &again}) append(*one, 40);
+      for (KvCache* each : {&cache, &again}) append(*each, 40);
       expect_equal(cache, again);
       write_kv_cache(directory / "again", cache);  // both files must have the same bytes
       write_kv_cache(directory / "cache", again);
@@ -82,7 +82,7 @@ TEST(KvCacheFile, GoesOnAsTheCacheThatWasWritten) {
   expect_equal(read_kv_cache(directory / "empty"), KvCache(sizes()));
 }
 
-TEST(KvCacheFile, OfOtherSizesThanExpected) {
+TEST(KvCacheFile, RefusesOtherSizesThanExpected) {
   const Directory directory;
   const std::string path = directory / "cache";
   write_kv_cache(path, filled(sizes(DType::kBFloat16, 5)));
@@ -106,7 +106,7 @@ TEST(KvCacheFile, OfOtherSizesThanExpected) {
 
 // ---- malformed files ----------------------------------------------------------------------------
 
-// The complaint about a file in which one field has another value or is absent.
+// The error about a file in which the field `name` has the value `value` or is absent.
 std::string complaint_about(const std::string& name, Array value, bool absent = false,
                             DType dtype = DType::kFloat32) {
   const Directory directory;
@@ -122,7 +122,7 @@ std::string complaint_about(const std::string& name, Array value, bool absent = 
 
 Strings word(const std::string& text) { return {Dims(), {text}}; }
 
-TEST(KvCacheFile, NamesTheFieldThatIsWrong) {
+TEST(KvCacheFile, ErrorsNameTheWrongField) {
   EXPECT_EQ(complaint_about("format", word("qkv KvCache 2")),
             "format: expected \"qkv KvCache 1\", got \"qkv KvCache 2\"");
   EXPECT_EQ(complaint_about("format", {}, true), "format: expected text, got none");
@@ -155,7 +155,7 @@ TEST(KvCacheFile, NamesTheFieldThatIsWrong) {
   EXPECT_EQ(complaint_about("first_keys", {}, true), "first_keys: expected a tensor, got none");
 }
 
-TEST(KvCacheFile, NamesATypeThatIsNotRead) {
+TEST(KvCacheFile, ErrorsNameATypeThatIsNotRead) {
   const Directory directory;
   write_kv_cache(directory / "cache", filled(sizes(DType::kFloat32)));
   const std::string path =
@@ -166,7 +166,7 @@ TEST(KvCacheFile, NamesATypeThatIsNotRead) {
 
 // Safetensors has no dtype for q8 blocks, so they are stored as bytes, which other programs can
 // read.
-TEST(KvCacheFile, HasBlocksOfQ8AsBytes) {
+TEST(KvCacheFile, StoresBlocksOfQ8AsBytes) {
   const Directory directory;
   const KvCache cache = filled(sizes(DType::kQ8));
   write_kv_cache(directory / "cache", cache);
@@ -197,8 +197,8 @@ TEST(KvCacheFile, HasBlocksOfQ8AsBytes) {
             "k_pages: expected rows of blocks of 34 bytes, as uint8, got float32 [3,16,1,3]");
 }
 
-// A damaged file is rejected or read as a cache that can be used.
-TEST(KvCacheFile, ThoughCutOrChanged) {
+// A damaged file is rejected, or read as a cache whose functions do not fail.
+TEST(KvCacheFile, DamagedFilesAreReadOrRefused) {
   const Directory directory;
   const std::string path = directory / "cache";
   write_kv_cache(path, filled(sizes(DType::kFloat16, 20)));

@@ -19,7 +19,7 @@ using test::complaint;
 using test::Directory;
 using Texts = std::vector<std::string>;
 
-TEST(LockedFolder, IsMadeAndGoesAgainWhenNothingIsPutIn) {
+TEST(LockedFolder, IsCreatedAndRemovedAgainIfItStaysEmpty) {
   const Directory directory;
   {
     const LockedFolder folder(directory / "run");
@@ -38,14 +38,14 @@ TEST(LockedFolder, IsMadeAndGoesAgainWhenNothingIsPutIn) {
   EXPECT_EQ(directory.names(), Texts{"run"});
 }
 
-TEST(LockedFolder, AnEmptyOneOfSomebodyElsesStays) {
+TEST(LockedFolder, DoesNotRemoveAnEmptyFolderItDidNotCreate) {
   const Directory directory;
   std::filesystem::create_directory(directory / "run");
   { const LockedFolder folder(directory / "run"); }
   EXPECT_EQ(directory.names(), Texts{"run"});
 }
 
-TEST(LockedFolder, OneAtATime) {
+TEST(LockedFolder, CannotBeLockedTwice) {
   const Directory directory;
   const std::string path = directory / "run";
   {
@@ -57,7 +57,7 @@ TEST(LockedFolder, OneAtATime) {
   const LockedFolder again(path);
 }
 
-// A process that has ended without its destructors holds no lock.
+// A process that has ended holds no lock, even if no destructor has run.
 TEST(LockedFolder, TheLockEndsWithTheProcess) {
   const Directory directory;
   const std::string path = directory / "run";
@@ -74,7 +74,7 @@ TEST(LockedFolder, TheLockEndsWithTheProcess) {
   const LockedFolder folder(path);
 }
 
-TEST(LockedFolder, PlacesWhereThereCanBeNone) {
+TEST(LockedFolder, CannotBeCreatedInAMissingFolderOrOverAFile) {
   const Directory directory;
   directory.write("file", "");
   const auto refused = [&](const std::string& path) {
@@ -87,7 +87,7 @@ TEST(LockedFolder, PlacesWhereThereCanBeNone) {
   EXPECT_EQ(directory.names(), Texts{"file"});
 }
 
-TEST(LockedFolder, ALinkIsNoFileOfIt) {
+TEST(LockedFolder, RefusesToGiveThePathOfALink) {
   const Directory directory;
   const LockedFolder folder(directory / "run");
   directory.write("other", "kept");
@@ -106,7 +106,7 @@ TEST(LockedFolder, ALinkIsNoFileOfIt) {
   EXPECT_EQ(directory.names(), (Texts{"other", "run"}));
 }
 
-TEST(LockedFolder, LeftoversOfAFileGo) {
+TEST(LockedFolder, RemovesOnlyTheLeftoversOfOneFile) {
   const Directory directory;
   const LockedFolder folder(directory / "run");
   const Texts others{"a.1-.tmp",   "a.1-2.tmp2", "a.1-2-3.tmp", "a.12.tmp", "a.x-2.tmp",

@@ -32,7 +32,7 @@ using test::some_arrays;
 using test::views;
 using Texts = std::vector<std::string>;
 
-TEST(OutputFile, NothingIsLeftWhereItCannotBeWritten) {
+TEST(OutputFile, NoFileIsLeftIfItCannotBeWritten) {
   const Directory directory;
   const Tensor x = counted(DType::kFloat32, {1});
   const std::vector<NamedView> arrays{{"x", x.view()}};
@@ -72,7 +72,7 @@ TEST(OutputFile, AFailureHalfWayLeavesTheOldFile) {
   EXPECT_EQ(directory.names(), Texts{"a"});
 }
 
-TEST(OutputFile, TakesBlocksAsTheyAreMade) {
+TEST(OutputFile, IsWrittenBlockByBlock) {
   const Directory directory;
   int block = 0;
   write_blocks(directory / "a", [&]() -> std::string_view {
@@ -111,8 +111,8 @@ TEST(OutputFile, MayHaveTheLongestName) {
   EXPECT_EQ(directory.names(), (Texts{name}));
 }
 
-// A new file has all permissions to read and write that the umask leaves.
-TEST(OutputFile, IsForAllThatTheMaskAllows) {
+// A new file has mode 0666 without the bits of the umask.
+TEST(OutputFile, HasAllPermissionsThatTheUmaskLeaves) {
   const Directory directory;
   const mode_t old = ::umask(022);
   const Tensor x = counted(DType::kFloat32, {1});
@@ -126,7 +126,7 @@ TEST(OutputFile, IsForAllThatTheMaskAllows) {
   }
 }
 
-// A file's permissions are kept when it is replaced, also by write_npz(), whose zip library may
+// A file keeps its permissions when it is replaced, also by write_npz(), whose zip library may
 // replace the temporary file.
 TEST(OutputFile, KeepsThePermissionsOfTheFileItReplaces) {
   const Directory directory;
@@ -148,7 +148,7 @@ TEST(OutputFile, KeepsThePermissionsOfTheFileItReplaces) {
   ::umask(old);
 }
 
-// Redirects one of the process's streams to a file (or a pipe's end) for the object's lifetime.
+// Redirects a standard stream of the process to `fd`, which it closes, for the object's lifetime.
 class Redirected {
  public:
   Redirected(int stream, int fd) : stream_(stream), old_(::dup(stream)) {
@@ -213,8 +213,8 @@ TEST(StandardStreams, EveryFormatIsReadFromAFileOrAPipe) {
   }
 }
 
-// Bytes of standard input that were read before are not part of the file.
-TEST(StandardStreams, AFileIsReadFromWhereItStands) {
+// Bytes of standard input before its current position are not part of the array file.
+TEST(StandardStreams, ReadingBeginsAtTheCurrentPosition) {
   const Directory directory;
   for (const ArrayFormat format : kAll) {
     const auto arrays = arrays_for(format);
@@ -227,7 +227,7 @@ TEST(StandardStreams, AFileIsReadFromWhereItStands) {
   }
 }
 
-TEST(StandardStreams, AClosedPipeIsToldApart) {
+TEST(StandardStreams, AClosedPipeIsAnErrorOfItsOwn) {
   int pipe[2];
   ASSERT_EQ(::pipe(pipe), 0);
   ::close(pipe[0]);
@@ -259,7 +259,7 @@ TEST(ReadArrays, OtherStreamsAreNotReadToTheEnd) {
   EXPECT_THROW(read_safetensors("/dev/zero"), InputError);
 }
 
-TEST(ReadArrays, SaysWhatItTakes) {
+TEST(ReadArrays, ErrorsNameTheFormats) {
   const Directory directory;
   EXPECT_EQ(complaint<InputError>([&] { read_arrays(directory.write("a", "GIF89a...")); }),
             directory / "a" +

@@ -39,7 +39,7 @@ TEST(ParallelText, RowsMayHaveAnyNumberOfColumns) {
   EXPECT_EQ(read("a\tb\nc d\n\te\t\n"), (Rows{{"a", "b"}, {"c d"}, {"", "e", ""}}));
 }
 
-TEST(ParallelText, EndsOfLinesAndMarksDoNotMatter) {
+TEST(ParallelText, LineEndsAndAByteOrderMarkDoNotMatter) {
   for (const std::string_view bytes : {"a\tb\nc\td\n", "a\tb\nc\td", "a\tb\r\nc\td\r\n",
                                        "\xEF\xBB\xBF"
                                        "a\tb\nc\td\n"}) {
@@ -123,8 +123,8 @@ TEST(ParallelText, EmptyLinesMayBeKept) {
             "a.tsv:2: expected 2 or more columns, got 1; tabs separate columns");
 }
 
-// Available rows are delivered before more bytes are read: here the writer waits for each row.
-TEST(ParallelText, RowsComeBeforeTheWriterHasMore) {
+// Complete rows are delivered before more bytes are read: here the writer waits for each row.
+TEST(ParallelText, RowsAreDeliveredBeforeMoreIsRead) {
   int ends[2] = {};
   ASSERT_EQ(::pipe(ends), 0);
   const auto say = [&](std::string_view text) {
@@ -157,7 +157,7 @@ TEST(ParallelText, ACallbackKnowsTheLineAndMayStop) {
   EXPECT_EQ(lines, (std::vector<Index>{1, 3, 4}));
 }
 
-TEST(ParallelText, OptionsThatCannotBe) {
+TEST(ParallelText, InvalidOptionsAreRefused) {
   EXPECT_EQ(test::message_of([] { read("a\n", {.columns = {-1}}); }),
             "read_parallel_text: columns must not be negative, got -1");
   EXPECT_EQ(test::message_of([] {
@@ -170,7 +170,6 @@ TEST(ParallelText, OptionsThatCannotBe) {
   EXPECT_THROW(read("a\n", {.stop = &stop}), Cancelled);
 }
 
-// Reads real sentences from $QKV_DATA_DIR, or else from ../shared/data next to the checkout.
 TEST(ParallelText, ReadsTatoeba) {
   const std::string path = test::data_file("tatoeba-eng-fra.tsv");
   if (!std::filesystem::exists(path)) GTEST_SKIP() << "no " << path << " (set QKV_DATA_DIR)";

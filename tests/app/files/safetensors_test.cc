@@ -70,7 +70,8 @@ TEST(Safetensors, BytesAreThoseOfTheFormat) {
             safetensors(header, std::string("\0\0\x80\x3f\0\0\0\x40", 8)));
 }
 
-// Names keep their order, while the data is ordered by width, which aligns it without gaps.
+// Names keep their order. The data is ordered by the width of elements, which aligns all elements
+// without gaps.
 TEST(Safetensors, WiderElementsStandFirst) {
   const Directory directory;
   std::vector<NamedArray> arrays;
@@ -155,8 +156,8 @@ TEST(Safetensors, OnlyEvenlyNestedStringsAreText) {
   EXPECT_EQ(files::text_from_json(std::string(100000, '[')), std::nullopt);
 }
 
-// A tensor of a known type that is not read must have the size that the format gives it; one of an
-// unknown type, such as I128, may have any size.
+// A tensor whose type is known, but not read, such as C64, must have the size that the format gives
+// it. A tensor of an unknown type, such as I128, may have any size.
 TEST(Safetensors, OtherTypesAreNamedAndPassedOver) {
   const Directory directory;
   const float values[] = {1, 2};
@@ -180,7 +181,7 @@ TEST(Safetensors, OtherTypesAreNamedAndPassedOver) {
   EXPECT_EQ(std::get<Tensor>(got[7].array).values<std::uint8_t>()[0], 7);
 }
 
-// The tensor that is passed over is larger than the 64 KiB that skip() reads at a time.
+// The tensor "a", which is passed over, is larger than the 64 KiB that skip() reads at a time.
 TEST(Safetensors, LongTensorsOfOtherTypesArePassedOver) {
   const Directory directory;
   const std::string header = "{" + entry("a", "F8_E5M2", "[200000]", "[0,200000]") + "," +
@@ -250,7 +251,7 @@ TEST(Safetensors, LayoutsWithHolesOrOverlapAreRefused) {
       "expected data that ends at 2 or later for \"b\", got 1");
 }
 
-TEST(Safetensors, HeadersAreAsTheFormatHasThem) {
+TEST(Safetensors, MalformedHeadersAreRefused) {
   const std::string good = entry("x", "U8", "[1]", "[0,1]");
   const auto refused = [](const std::string& header, const std::string& part) {
     const std::string text = refusal(safetensors(header, "1"));
@@ -289,8 +290,8 @@ TEST(Safetensors, HeadersAreAsTheFormatHasThem) {
   refused("{\"x\":" + std::string(100000, '['), "expected an object");
 }
 
-// Tensors are returned in the order of the file. The test would take minutes if the parser scanned
-// everything at the end of each tensor.
+// Tensors are returned in the order of the file. The test would take minutes if the parser looked
+// at all tensors again after each one.
 TEST(Safetensors, ManyTensorsAreRead) {
   std::string header = "{\"__metadata__\":{}";
   for (int n = 0; n < 20000; ++n) {
@@ -312,7 +313,7 @@ TEST(Safetensors, BoolsAreZeroOrOne) {
   expect_same(got[0].array, want);
 }
 
-// Every truncated file is rejected, and every file with one byte changed is read or rejected.
+// Every truncated file must be rejected. A file with one byte changed may be read or rejected.
 TEST(Safetensors, DamagedFilesAreReadOrRefused) {
   const Directory directory;
   const Strings text{{2}, {"ab", "c"}};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests of settings as JSON: they round-trip, and errors name the member that is no setting.
+// Tests of settings as JSON: they are read back as written, and errors name the invalid member.
 #include "files/settings.h"
 
 #include <cmath>
@@ -26,7 +26,7 @@ Settings some_settings() {
           {"tiny", 5e-324},      {"data", std::string("a \"b\"\n\u00e4\u2192.tsv")}};
 }
 
-TEST(Settings, AreWrittenALineEach) {
+TEST(Settings, AreWrittenOnePerLine) {
   EXPECT_EQ(settings_text(some_settings()), R"({
   "lower": true,
   "hidden": 64,
@@ -42,7 +42,7 @@ TEST(Settings, AreWrittenALineEach) {
   EXPECT_EQ(settings_line({}), "{}\n");
 }
 
-TEST(Settings, ComeBack) {
+TEST(Settings, AreReadAsWritten) {
   const Directory directory;
   const Settings want = some_settings();
   const Settings got = read_settings(directory.write("s.json", settings_text(want)));
@@ -55,7 +55,7 @@ TEST(Settings, ComeBack) {
   EXPECT_TRUE(read_settings(directory.write("none.json", "{}")).empty());
 }
 
-TEST(Settings, NumbersThatJsonDoesNotHave) {
+TEST(Settings, WhatJsonCannotHoldIsReplaced) {
   EXPECT_EQ(json_text(std::nan("")), "\"NaN\"");
   EXPECT_EQ(json_text(kInfinity), "\"Infinity\"");
   EXPECT_EQ(json_text(-kInfinity), "\"-Infinity\"");
@@ -69,7 +69,7 @@ TEST(Settings, AreFoundByName) {
   EXPECT_EQ(find_setting(settings, "rat"), nullptr);
 }
 
-TEST(Settings, FilesThatAreNone) {
+TEST(Settings, FilesThatAreNoSettingsAreRefused) {
   const Directory directory;
   const auto refused = [&](const char* text) {
     const std::string path = directory.write("s.json", text);
@@ -110,10 +110,10 @@ TEST(Settings, FilesAreBounded) {
 
 TEST(Settings, DamagedFilesAreReadOrRefused) {
   const Directory directory;
-  const std::size_t read_though = test::read_though_cut<InputError>(
+  const std::size_t read_count = test::read_though_cut<InputError>(
       directory, settings_text({{"a", Index{1}}, {"b", std::string("x")}}),
       [](const std::string& path) { read_settings(path); });
-  EXPECT_EQ(read_though, 1U);  // the file without its last newline
+  EXPECT_EQ(read_count, 1U);  // the copy without the last newline
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests of word vectors in binary form, of progress, and of the check of a whole file.
+// Tests of files of word vectors: the binary format, reports of progress, and check_word_vectors().
 #include <algorithm>
 #include <atomic>
 #include <bit>
@@ -86,12 +86,12 @@ TEST(BinaryVectors, AreFoundByContent) {
 
 // Numbers may contain the bytes of blanks and newlines.
 TEST(BinaryVectors, NumbersMayLookLikeText) {
-  const Floats odd = {std::bit_cast<float>(0x0A0A0A0A), std::bit_cast<float>(0x20200A20)};
-  const auto found = read(binary("2 2", {{"the", {1, 2}}, {"cat", odd}}), {"cat"});
-  EXPECT_EQ(vector_of(found, 0), odd);
+  const Floats numbers = {std::bit_cast<float>(0x0A0A0A0A), std::bit_cast<float>(0x20200A20)};
+  const auto found = read(binary("2 2", {{"the", {1, 2}}, {"cat", numbers}}), {"cat"});
+  EXPECT_EQ(vector_of(found, 0), numbers);
 }
 
-TEST(BinaryVectors, NearSpellingsAndTheFirstOfSeveral) {
+TEST(BinaryVectors, HaveNearSpellingsAndTheFirstOfEqualWordsCounts) {
   const auto found =
       read(binary("4 1", {{"walk", {1}}, {"walk", {2}}, {"sea", {3}}, {"\xFFx", {4}}}),
            {"walk", "walks"});
@@ -99,7 +99,7 @@ TEST(BinaryVectors, NearSpellingsAndTheFirstOfSeveral) {
   EXPECT_EQ(found.words[1].near, Texts{"walk"});
 }
 
-TEST(BinaryVectors, BlocksDoNotShow) {
+TEST(BinaryVectors, WordsMayCrossBlocks) {
   std::vector<std::pair<std::string, Floats>> words;
   Texts names;
   for (int i = 0; i < 30000; ++i) {
@@ -138,7 +138,7 @@ TEST(BinaryVectors, RefusalsNameTheByte) {
             "v: byte 12: expected finite numbers after \"cat\", got inf as number 2");
 }
 
-TEST(VectorProgress, IsToldPerBlock) {
+TEST(VectorProgress, IsReportedPerBlock) {
   std::string bytes;
   for (int i = 0; i < 400000; ++i) bytes += "w" + std::to_string(i) + " 1 2\n";
   std::vector<Index> reported;
@@ -171,7 +171,7 @@ TEST(CheckWordVectors, SumsTextUp) {
   EXPECT_EQ(sum.largest, 1000);
 }
 
-TEST(CheckWordVectors, KnowsTheOtherFormats) {
+TEST(CheckWordVectors, KnowsTextWithAHeaderAndBinary) {
   const auto header = check("2 1\nthe 5\ncat 7\n");
   EXPECT_EQ(header.format, VectorFormat::kTextWithHeader);
   EXPECT_EQ(header.count, 2);

@@ -28,7 +28,7 @@ using test::complaint;
 using test::Directory;
 using Texts = std::vector<std::string>;
 
-std::vector<Spellings> each(const Texts& words) {
+std::vector<Spellings> one_spelling_each(const Texts& words) {
   std::vector<Spellings> wanted;
   for (const std::string& word : words) wanted.push_back({word});
   return wanted;
@@ -38,10 +38,10 @@ std::vector<Spellings> each(const Texts& words) {
 WordVectors read(std::string_view bytes, const Texts& words,
                  const WordVectorOptions& options = {}) {
   const Directory directory;
-  return read_word_vectors(directory.write("v.txt", bytes), each(words), options);
+  return read_word_vectors(directory.write("v.txt", bytes), one_spelling_each(words), options);
 }
 
-// The error message, without the directory: "v.txt:3: expected ...".
+// The message of the error that read() throws, from the file's name on: "v.txt:3: expected ...".
 std::string refusal(std::string_view bytes, const Texts& words = {"cat"},
                     const WordVectorOptions& options = {}) {
   const std::string text = complaint<InputError>([&] { read(bytes, words, options); });
@@ -65,7 +65,7 @@ TEST(WordVectors, FindsWordsInTheOrderAsked) {
   EXPECT_EQ(vector_of(found, 1), (Floats{1, 2}));
 }
 
-TEST(WordVectors, EndsOfLinesAndMarksDoNotMatter) {
+TEST(WordVectors, LineEndsAndByteOrderMarksDoNotMatter) {
   for (const std::string_view bytes :
        {"the 1 2\ncat 3 4\n", "the 1 2\ncat 3 4", "the 1 2\r\ncat 3 4\r\n", "the 1 2\r\ncat 3 4\r",
         "\xEF\xBB\xBFthe 1 2\ncat 3 4\n", "the 1 2 \ncat 3 4 \n", "the\t1\t2\ncat\t3\t4\n",
@@ -123,7 +123,7 @@ TEST(WordVectors, WidthIsGivenOrStandsInTheHeaderOrIsCounted) {
   EXPECT_EQ(read("1 3\ncat 1 2 3\n", {"dog"}).vectors.shape(), Dims(0, 3));
 }
 
-TEST(WordVectors, OnlyWantedLinesAreParsedBehindTheFirst100) {
+TEST(WordVectors, OnlyWantedLinesAreParsedAfterTheFirst100) {
   std::string bytes;
   for (int i = 0; i < 100; ++i) bytes += "w" + std::to_string(i) + " 1 2\n";
   const std::string bad = bytes + "bad 1 12x\n";
@@ -202,7 +202,7 @@ TEST(WordVectors, AFileIsReadTwiceForMissingWordsOnly) {
   EXPECT_EQ(readings({"cat", "cats"}, 5), 2);
 }
 
-// Near spellings are given for those of the first 1,000 requested words that are not found.
+// If one of the first 1,000 requested words is not found, near spellings are given for it.
 TEST(WordVectors, NearSpellingsStandWithTheirWord) {
   Texts words{"the", "cats", "cat"};
   words.resize(1000, "zzzz");
@@ -217,14 +217,16 @@ TEST(WordVectors, NearSpellingsStandWithTheirWord) {
 
 TEST(WordVectors, MissingFilesAreNamed) {
   const Directory directory;
-  EXPECT_EQ(complaint<InputError>([&] { read_word_vectors(directory / "none", each({"a"})); }),
+  EXPECT_EQ(complaint<InputError>(
+                [&] { read_word_vectors(directory / "none", one_spelling_each({"a"})); }),
             directory / "none" + ": No such file or directory");
-  EXPECT_EQ(complaint<InputError>([&] { read_word_vectors(directory / ".", each({"a"})); }),
-            directory / "." + ": expected a file, got a directory");
+  EXPECT_EQ(
+      complaint<InputError>([&] { read_word_vectors(directory / ".", one_spelling_each({"a"})); }),
+      directory / "." + ": expected a file, got a directory");
 }
 
-// Words are long and short, so that lines lie across the borders of the reader's blocks of 1 MiB.
-TEST(WordVectors, BlocksDoNotShow) {
+// Words have different lengths, so that lines lie across the borders of the reader's 1 MiB blocks.
+TEST(WordVectors, BordersOfBlocksDoNotMatter) {
   std::string bytes;
   Texts words;
   for (int i = 0; bytes.size() < (5U << 20); ++i) {
@@ -349,7 +351,7 @@ TEST(AllWordVectors, TheFirstVectorOfAWordCounts) {
   EXPECT_EQ(numbers_of(all), (Floats{1, 2, 3, 4, 7, 8}));
 }
 
-// Numbers are collected in blocks of 2^20.
+// The reader collects numbers in blocks of 2^20.
 TEST(AllWordVectors, OfSeveralBlocks) {
   constexpr Index kWidth = 1000;
   std::string bytes;
@@ -376,7 +378,7 @@ TEST(AllWordVectors, ALimitStopsTheReading) {
   EXPECT_THROW(read_all("9 2\nthe 1 2\n"), InputError);
 }
 
-TEST(AllWordVectors, WhatCannotBe) {
+TEST(AllWordVectors, RefusesInvalidArgumentsAndFiles) {
   const auto text = [](const auto& call) { return complaint<Error>(call); };
   EXPECT_EQ(text([] { read_all("a 1\n", 0); }),
             "read_all_word_vectors: most_words must be at least 1, got 0");
@@ -389,7 +391,7 @@ TEST(AllWordVectors, WhatCannotBe) {
   EXPECT_THROW(read_all("a 1\n", 1, {.stop = &stop}), Cancelled);
 }
 
-// The stop flag ends the wait for a pipe's writer and for its data when another thread sets it.
+// Waiting for a pipe's writer, or for data from it, ends when another thread sets the stop flag.
 // With a flag that is never set, a pipe is read like a file.
 TEST(WordVectors, APipeWithoutDataIsGivenUp) {
   const Directory directory;

@@ -7,7 +7,7 @@ import struct
 
 
 def npy(header, data=b"", version=1, length=None):
-    """A .npy file with a given header, whose length field may be wrong."""
+    """A .npy file with the given header; `length` replaces the header's true length."""
     header = header if isinstance(header, bytes) else header.encode()
     form = "<H" if version == 1 else "<I"
     prefix = struct.pack(form, len(header) if length is None else length)

@@ -19,7 +19,7 @@ def deflate(data):
 
 @dataclasses.dataclass
 class Member:
-    """A member of an archive and the claims of its headers; a claim that is None is made true."""
+    """A member of an archive and what its headers claim; None stands for the true value."""
 
     content: bytes = GOOD
     method: int = DEFLATED
@@ -43,7 +43,7 @@ class Member:
             self.crc = zlib.crc32(self.content)
 
     def fields(self):
-        """The header from the version to the sizes, and the extra field that holds large sizes."""
+        """The header's fields from version to sizes, and its extra field, with any 64-bit sizes."""
         large = self.size >= 2**32 or self.packed_size >= 2**32
         sizes = (0xFFFFFFFF,) * 2 if large else (self.packed_size, self.size)
         extra = struct.pack("<HHQQ", 1, 16, self.size, self.packed_size) if large else b""
@@ -84,18 +84,18 @@ def archive(*members, count=None, directory=None, comment=0):
 
 
 def zeros(count, claimed=None):
-    """A .npy file of `count` zero bytes, whose header may claim another number."""
+    """A .npy file with an array of `count` zero bytes; its header may claim another number."""
     return described("'|u1'", f"({count if claimed is None else claimed},)", bytes(count))
 
 
 def claiming(count):
-    """10 kB that inflate to 10 MB; the sizes and the array header claim `count` bytes."""
+    """An archive of 10 kB that inflates to 10 MB; its headers claim an array of `count` bytes."""
     content = zeros(10_000_000, count)
     return archive(Member(content, size=len(content) - 10_000_000 + count))
 
 
 def sharing():
-    """An archive with forty more names for one member's bytes."""
+    """An archive of 41 members that all consist of the same bytes of the file."""
     first = Member(zeros(3000), STORED)
     others = [dataclasses.replace(first, name=b"x%d.npy" % i, offset=0) for i in range(40)]
     data = first.local()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads a whole file with one of the readers and prints its error message as the program would. The
-// reader runs alone here: a command may stop before the end of a file, or have checks of its own.
+// Reads a whole file with one reader of the library. On an error, prints the message and exits as
+// the program would. A command of the program may stop before the end of a file, or check more.
 //
 // usage: hostile_reader arrays|vectors|rows FILE
 #include <cstdio>

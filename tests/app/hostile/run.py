@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the program on malformed files: exit 3, one line that says where, little memory.
+"""Tests that runs of the program on malformed files fail as they must.
+
+A run must exit with 3, print one line that says where the fault is, and use little memory.
 
 usage: run.py PROGRAM READER GROUP|all|count [FILE]
 PROGRAM is qkv, READER the test program hostile_reader; FILE is the name of one malformed file.
-The last line counts files and runs; the exit code is 1 if a run did not end as it must.
+The last line counts files and runs; the exit code is 1 if a run did not end as it must. `count`
+runs nothing: the exit code is 1 if there are too few files.
 """
 
 import os
@@ -37,7 +40,7 @@ READ = {
     "stdin": [[PROGRAM, "words", "-"]],
 }
 
-# How the message may name the place: a line, a byte, an archive or its member.
+# How a message about each format must name the place of the fault: a line, a byte, a member, ...
 PLACE = {
     "arrays": r": byte \d+: ",
     "npz": r"(: byte \d+: |\(.*\.npy\): |: (the file is truncated: )?expected an \.npz archive)",
@@ -49,15 +52,15 @@ PLACE = {
 
 
 def missing_word(command, line):
-    """Whether `words` says that a file of vectors lacks a word.
+    """Whether the command `words` says that a file of vectors lacks a word.
 
-    `words` parses only the numbers of its words, and so may not notice the fault.
+    It parses only the numbers of requested words, and so may not notice the file's fault.
     """
     return "--vectors" in command and ': no vector for "' in line
 
 
 def make_fifo(path, content):
-    """Makes a named pipe, and a thread that writes into it once it is opened."""
+    """Creates a named pipe; a thread writes `content` once a reader has opened the pipe."""
     os.mkfifo(path)
 
     def write():
@@ -71,7 +74,7 @@ def make_fifo(path, content):
 
 
 def feed(content):
-    """Returns the reading end of a pipe; a thread writes bytes, or (block, times), into it."""
+    """Returns a pipe's reading end; a thread writes `content`: bytes, or (block, times)."""
     block, times = content if isinstance(content, tuple) else (content, 1)
     reading, writing = os.pipe()
 
@@ -97,7 +100,7 @@ def check_stdin(command, content):
 
 
 def place_files():
-    """Paths without a valid file, for every reader: {name: function that makes or gives one}."""
+    """Paths without a valid file: {name: function that creates `path`, or returns another path}."""
     return {
         "absent": lambda path: None,
         "a_directory": os.mkdir,
@@ -128,7 +131,7 @@ GROUPS = {
 
 
 def faults(run, command, format_, path, before, after):
-    """The faults in how a run of a command ended."""
+    """Yields what was wrong with a run of a command on the file `path`."""
     if run.status != 3:
         yield f"status {run.status}"
     if run.out:
@@ -150,7 +153,7 @@ def faults(run, command, format_, path, before, after):
 
 
 def check(format_, command, make):
-    """Runs a command on one file in a directory of its own; returns the faults and the run."""
+    """Runs a command on the file that `make` holds or creates; returns the faults and the run."""
     with tempfile.TemporaryDirectory() as root:
         directory = pathlib.Path(root) / "here"
         directory.mkdir()
@@ -173,8 +176,8 @@ def check_group(group, only):
         command for each in READ.values() for command in each if "{}" in command
     ]
     runs = failures = 0
-    made = {name: make for name, make in files().items() if only in (None, name)}
-    for name, make in made.items():
+    chosen = {name: make for name, make in files().items() if only in (None, name)}
+    for name, make in chosen.items():
         for command in commands:
             found, run = (
                 check_stdin(command, make) if format_ == "stdin" else check(format_, command, make)
@@ -186,8 +189,8 @@ def check_group(group, only):
                     f"  {run.err.rstrip()[:700]}"
                 )
             failures += bool(found)
-    print(f"{group}: {len(made)} files, {runs} runs, {failures} failed")
-    return len(made), runs, failures
+    print(f"{group}: {len(chosen)} files, {runs} runs, {failures} failed")
+    return len(chosen), runs, failures
 
 
 def main():

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Malformed word vectors (text and binary), plain text, and text in columns.
 
-Each *_files() returns {name: bytes}, if its docstring does not say otherwise.
+Each *_files() returns {name: bytes}, unless its docstring says otherwise.
 """
 
 import gzip

@@ -45,7 +45,7 @@ HOSTILE = [
     "${x}",
     "-->",
 ]
-# Colours of the light theme: 0, the largest number, half of it, and a number that is not finite.
+# The light theme's colours for 0, the largest number, half of it, and a number that is not finite.
 ZERO, FULL, HALF, FAULT = (246, 246, 244), (26, 29, 64), (0, 135, 208), (213, 94, 0)
 MINUS = "\u2212"
 
@@ -87,24 +87,24 @@ class PageCase(Case):
         self.assertEqual(self.said, [])
 
     def write(self, *options, **arrays):
-        """Writes page.html of an attention file."""
+        """Writes `arrays` to the attention file a.npz, and draws it as page.html."""
         np.savez(self.dir / "a.npz", **arrays)
         self.run_qkv("--quiet", "view", "a.npz", *options, "-o", "page.html")
 
     def open(self, state="", width=1280, theme="light"):
-        """Returns the open page, with a state in its address."""
+        """Opens page.html in the browser; its address ends with `state`, such as "head=1"."""
         context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme)
         self.addCleanup(context.close)
         page = context.new_page()
         address = f"file://{self.dir}/page.html"
 
-        def route(one):
-            if one.request.url.split("#")[0] == address:
-                return one.continue_()
-            self.said.append(f"asks for {one.request.url}")
-            return one.abort()
+        def check_request(route):
+            if route.request.url.split("#")[0] == address:
+                return route.continue_()
+            self.said.append(f"asks for {route.request.url}")
+            return route.abort()
 
-        context.route("**/*", route)
+        context.route("**/*", check_request)
         page.on("console", lambda message: self.said.append(f"console: {message.text}"))
         page.on("pageerror", lambda error: self.said.append(f"error: {error}"))
         page.goto(f"{address}#{state}")
@@ -112,7 +112,7 @@ class PageCase(Case):
         return page
 
     def settle(self, page):
-        """Waits until everything that was begun is drawn."""
+        """Waits until the page has drawn everything that it has begun to draw."""
         self.wait_for(
             page, "Number(document.documentElement.dataset.drawn) === draws && isGridDrawn"
         )
@@ -142,7 +142,7 @@ class Cells(PageCase):
         self.write(attn=self.A, mask=self.MASK, src=["a", "b", "c"])
 
     def colours(self, page):
-        """The colours in the middle of each cell, and all colours of the masked one."""
+        """The colour in the middle of each cell, and those of all pixels in the masked cell."""
         image = pixels(page.locator(".stack").screenshot())
         box, cells = (page.locator(f".stack{name}").bounding_box() for name in ("", " canvas"))
         left, top, side = cells["x"] - box["x"], cells["y"] - box["y"], cells["width"] / 3
@@ -167,7 +167,7 @@ class Cells(PageCase):
         middle, masked = self.colours(self.open())
         self.assertEqual([middle[0][0], middle[0][1], middle[1][2]], [FULL, ZERO, FAULT])
         for got, want in zip(middle[0][2], HALF, strict=True):
-            self.assertLessEqual(abs(got - want), 3)  # at most one of 256 levels away
+            self.assertLessEqual(abs(got - want), 3)  # at most one of the scale's 256 levels away
         self.assertGreater(len(np.unique(masked, axis=0)), 1)  # hatched
         self.assertEqual(tuple(masked.max(0)), (255, 255, 255))
 
@@ -237,8 +237,8 @@ class Exact(PageCase):
         for head in (2, 4):
             got, want = self.numbers(page, head=head), a[head].ravel().astype(float)
             np.testing.assert_array_equal(np.isfinite(got), np.isfinite(want))
-            fine = np.isfinite(want)
-            self.assertLessEqual(np.abs(got[fine] - want[fine]).max(), error * (1 + 1e-6))
+            finite = np.isfinite(want)
+            self.assertLessEqual(np.abs(got[finite] - want[finite]).max(), error * (1 + 1e-6))
             np.testing.assert_array_equal(got == 0, want == 0)
         self.assertIn("the error is at most 0.0000069", self.text(page, "#notes"))
         self.assertRegex(self.text(page, "#readout"), r"1 → 1: 0\.\d+ ± 0\.0000069")
@@ -560,17 +560,16 @@ class Files(PageCase):
 def words_of(data):
     """The decoration of each word in the SVG of the text view, and the words that are hatched."""
     name = "{http://www.w3.org/2000/svg}"
-    group = next(
-        one for one in ElementTree.fromstring(data).iter(f"{name}g") if one.get("font-size") == "17"
-    )
+    groups = ElementTree.fromstring(data).iter(f"{name}g")
+    group = next(element for element in groups if element.get("font-size") == "17")
     words, hatched = {}, []
     is_hatched = False
-    for one in group:
-        if one.tag == f"{name}rect":
-            is_hatched = one.get("fill").startswith("url(")
-        elif one.tag == f"{name}text" and one.get("text-decoration"):
-            words[one.text] = one.get("text-decoration")
-            hatched += [one.text] if is_hatched else []
+    for element in group:
+        if element.tag == f"{name}rect":
+            is_hatched = element.get("fill").startswith("url(")
+        elif element.tag == f"{name}text" and element.get("text-decoration"):
+            words[element.text] = element.get("text-decoration")
+            hatched += [element.text] if is_hatched else []
             is_hatched = False
     return words, hatched
 
@@ -590,7 +589,7 @@ class Access(PageCase):
             src=[tokens] * 3,
             mask=np.tri(4, dtype=bool),
         )
-        # The page's policy refuses axe as an added element, so it is given as a value to evaluate.
+        # The page's policy forbids to add axe as an element, so evaluate() gets its code.
         axe = Axe().axe_script
         for state in (
             "",
@@ -640,7 +639,7 @@ class Examples(PageCase):
         self.run_qkv("--quiet", "view", "a.npz", "--order", "examples,heads", "-o", "page.html")
         page = self.open()
         names = page.locator("#example option").all_inner_texts()
-        self.assertEqual(names, ["0: a b c d", "2: e f"])  # the second is empty
+        self.assertEqual(names, ["0: a b c d", "2: e f"])  # example 1 is all padding
         self.choose(page, "example", "1")
         label = page.locator(".scroll").first.get_attribute("aria-label")
         self.assertIn(": 2 queries, 2 keys. ", label)

@@ -66,6 +66,7 @@ std::string inflated(const std::string& text) {
   return bytes;
 }
 
+// Decodes exact numbers: the lowest byte of every number, then the next byte of every number, ...
 template <class Number>
 std::vector<double> from_planes(const std::string& bytes) {
   const std::size_t count = bytes.size() / sizeof(Number);
@@ -78,7 +79,7 @@ std::vector<double> from_planes(const std::string& bytes) {
   return numbers;
 }
 
-// The numbers of the form kSteps. A small number that is not 0 is read as `small`.
+// Decodes the form kSteps. The code kCodeSmall, of a number near 0 but not 0, is read as `small`.
 std::vector<double> from_steps(const std::string& bytes, const MapCode& code, double small) {
   std::vector<double> numbers;
   std::size_t at = 0;
@@ -104,7 +105,7 @@ std::vector<double> from_steps(const std::string& bytes, const MapCode& code, do
   return numbers;
 }
 
-// The text of the element with an id.
+// The text of the <script> element with an id.
 std::string element(const std::string& document, const std::string& id) {
   const std::size_t begin = document.find("id=\"" + id + "\">");
   if (begin == std::string::npos) return "there is no " + id;
@@ -112,7 +113,7 @@ std::string element(const std::string& document, const std::string& id) {
   return document.substr(from, document.find("</script>", from) - from);
 }
 
-// A page of one map, [Tq,Tk].
+// A page that shows one map, [Tq,Tk].
 Page page_of(const ConstView& map) {
   Page page;
   page.layers = {""};
@@ -140,11 +141,11 @@ TEST(PageFormats, Base64) {  // the examples of RFC 4648, section 10
   EXPECT_EQ(page::from_hex("00ff7a"), std::string("\0\xff\x7a", 3));
 }
 
-TEST(PageFormats, PackedTextIsInflated) {
+TEST(PageFormats, DeflatedTextIsInflated) {
   std::string bytes;
   for (Index n = 0; n < 100000; ++n) bytes += static_cast<char>(n * n % 251);
-  EXPECT_EQ(inflated(page::packed(bytes)), bytes);
-  EXPECT_EQ(inflated(page::packed("")), "");
+  EXPECT_EQ(inflated(page::deflated(bytes)), bytes);
+  EXPECT_EQ(inflated(page::deflated("")), "");
 }
 
 TEST(PageFormats, ExactNumbers) {
@@ -166,7 +167,7 @@ TEST(PageFormats, StepsOfEverySize) {
   }
 }
 
-// Masked numbers may be larger than all others, which keep their precision.
+// A masked number beyond `most` has the code of infinity, so that the step need not grow.
 TEST(PageFormats, MaskedNumbersBeyondTheOthers) {
   const MapCode code{NumberForm::kSteps, 0.5, 10, false};
   const std::vector<double> numbers{1e30, 10, -3, 0.5};
@@ -260,7 +261,7 @@ TEST(Page, EqualPagesAreEqualBytes) {
   EXPECT_EQ(draw_page(strided), document);
 }
 
-TEST(Page, CodeIsSmallAndClosed) {
+TEST(Page, CodeIsSmallAndSelfContained) {
   const std::size_t code = page::kTemplate.size() + page::kStyle.size() + page::kScript.size();
   EXPECT_LE(code, 61000U);  // bytes, which every page holds
   EXPECT_EQ(page::kScript.find("</script"), std::string_view::npos);
@@ -328,7 +329,7 @@ TEST(Page, LargePagesAreRounded) {
   EXPECT_NEAR(got[1], 0.25, code.error());
 }
 
-TEST(Page, SaysWhatIsWrongWithIt) {
+TEST(Page, RefusesInvalidPages) {
   const Tensor maps = test::likely_weights(4, 4, 1);
   const auto said = [](const Page& page) { return complaint<Error>([&] { draw_page(page); }); };
   const Page good = page_of(maps);
@@ -358,7 +359,7 @@ TEST(Page, SaysWhatIsWrongWithIt) {
   EXPECT_EQ(said(page), "draw_page: examples[1].other must be given for all examples or for none");
 }
 
-TEST(Page, StopsBeyondItsSize) {
+TEST(Page, RefusesTooManyCells) {
   const float weight = 0;
   const auto said = [&](Index queries, Index keys) {
     Page page;

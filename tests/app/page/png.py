@@ -8,7 +8,7 @@ import numpy as np
 
 
 def unfiltered(kind, line, above, size):
-    """One line of bytes without its filter (PNG specification, section 9)."""
+    """Undoes filter `kind` of a line; pixels have `size` bytes (PNG specification, section 9)."""
     line = line.astype(int)
     for at in range(len(line)):
         left = line[at - size] if at >= size else 0

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests the warnings about handmade maps with one fault each, and that good maps give none.
+// Tests the warnings about handmade maps with one fault each; good maps must give no warning.
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -20,7 +20,7 @@ using Weight = std::function<double(Index i, Index j)>;
 // Whether file_of() divides rows by their sums.
 enum class Rows { kNormalised, kRaw };
 
-// A file of one head.
+// An attention file of one head with the weights weight(i, j), not masked.
 AttentionFile file_of(Index queries, Index keys, const Weight& weight,
                       Rows rows = Rows::kNormalised, DType dtype = DType::kFloat32) {
   Tensor attn(DType::kFloat64, {1, 1, 1, queries, keys});
@@ -56,7 +56,7 @@ std::string warnings(const AttentionFile& file) {
   return text;
 }
 
-// Distinct weights without any pattern, and the same with a causal mask.
+// Distinct weights without a pattern: of all pairs, or only of those that a causal mask allows.
 double uneven(Index i, Index j) { return 1 + std::abs(std::sin(12.9898 * i + 78.233 * j)); }
 double causal(Index i, Index j) { return j <= i ? uneven(i, j) : 0; }
 
@@ -81,7 +81,7 @@ TEST(AttentionStats, GoodMapsGiveNoWarning) {
   EXPECT_EQ(warnings(file_of(8, 8, [](Index i, Index j) { return j == 3 * i % 8 ? 1 : 0; })), "");
 }
 
-TEST(AttentionStats, GoodMapsInHalfPrecisionGiveNoWarning) {
+TEST(AttentionStats, GoodMapsOfOtherTypesGiveNoWarning) {
   for (const DType dtype : {DType::kFloat16, DType::kBFloat16, DType::kFloat64}) {
     EXPECT_EQ(warnings(file_of(60, 60, uneven, Rows::kNormalised, dtype)), "");
     EXPECT_EQ(warnings(file_of(60, 60, causal, Rows::kNormalised, dtype)), "");
@@ -119,7 +119,7 @@ TEST(AttentionStats, RowsAreTheQueriesThatTheFileNames) {
   EXPECT_EQ(head_report(file, 0, 0, 0).statistics.worst_row, 6);
 }
 
-TEST(AttentionStats, RowsOfZerosAreToldUnlessTheMaskExplainsThem) {
+TEST(AttentionStats, RowsOfZerosAreReported) {
   const AttentionFile file = file_of(4, 4, [](Index, Index) { return 0; });
   EXPECT_EQ(warnings(file), "row_sums: 4 of 4 rows hold nothing but zeros");
   EXPECT_EQ(head_report(file, 0, 0, 0).statistics.entropy, 0);

@@ -43,9 +43,9 @@ TEST(Ticks, AreRound) {
   EXPECT_EQ(picture::tick_text(2e-9, 1e-9), "2e-9");
 }
 
-// Numbers that differ by a few roundings count as one number: adding their tiny step would change
-// nothing.
-TEST(Ticks, OfNumbersThatAreNearlyOne) {
+// Numbers that differ by a few roundings count as equal: a step between them would be so small that
+// adding it would change nothing.
+TEST(Ticks, OfNearlyEqualNumbers) {
   EXPECT_EQ(texts(picture::value_axis(1, std::nextafter(1, 2), 4)),
             (Texts{"0.00", "0.25", "0.50", "0.75", "1.00"}));
   EXPECT_EQ(texts(picture::value_axis(-2, std::nextafter(-2, 0), 4)),
@@ -56,7 +56,7 @@ TEST(Ticks, OfNumbersThatAreNearlyOne) {
             (Texts{"1.00000", "1.00001", "1.00002", "1.00003", "1.00004"}));
 }
 
-// For the smallest numbers, no step would be above 0.
+// The step of an axis that ends at one of the smallest numbers would be 0.
 TEST(Ticks, OfTheSmallestNumbers) {
   constexpr double kLeast = std::numeric_limits<double>::denorm_min();
   const Texts unit{"0.00", "0.25", "0.50", "0.75", "1.00"};
@@ -79,7 +79,7 @@ Chart chart_of(std::vector<ChartPoint> points) {
   return {.runs = {{"run", ""}}, .panels = {{"loss", {{.points = std::move(points)}}}}};
 }
 
-TEST(Chart, SaysWhatIsWrongWithIt) {
+TEST(Chart, RefusesInvalidCharts) {
   const auto said = [](const Chart& chart) { return complaint<Error>([&] { draw_svg(chart); }); };
   const double nan = std::nan("");
   EXPECT_EQ(said({}), "draw_svg: chart must have a point to draw, got none");
@@ -88,7 +88,7 @@ TEST(Chart, SaysWhatIsWrongWithIt) {
   Chart chart = chart_of({{1, 1, ""}});
   EXPECT_FALSE(draw_svg(chart).empty());
   chart.panels[0].series[0].run = 1;
-  EXPECT_EQ(said(chart), "draw_svg: chart must have each series' run, got run 1 of 1");
+  EXPECT_EQ(said(chart), "draw_svg: chart must have only series of runs below 1, got run 1");
   EXPECT_EQ(complaint<Error>([&] {
               draw_terminal(chart_of({{1, 1, ""}}), {.columns = 0});
             }),

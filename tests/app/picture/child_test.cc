@@ -74,7 +74,7 @@ class Pipe {
   std::array<int, 2> ends_{};
 };
 
-// Returns once a thread of this process sleeps.
+// Waits until this process's thread with the id `thread` sleeps.
 void wait_until_asleep(pid_t thread) {
   const std::string file = "/proc/self/task/" + std::to_string(thread) + "/stat";
   while (test::read(file).find(") S ") == std::string::npos) std::this_thread::yield();
@@ -108,7 +108,7 @@ TEST(Child, ReadsErrorsWhileItWrites) {
   EXPECT_EQ(result.errors.size(), 500'000U);
 }
 
-TEST(Child, OutlivesOneThatDoesNotRead) {
+TEST(Child, MayIgnoreItsInputOrBeKilled) {
   const std::string input(3'000'000, 'x');
   const ChildResult result = run_child("sh", {"-c", "exec <&-; echo done"}, input);
   EXPECT_EQ(result.output, "done\n");
@@ -123,8 +123,8 @@ TEST(Child, SaysThatThereIsNoSuchProgram) {
   EXPECT_TRUE(no_child_is_left());
 }
 
-// The child is stopped whether it keeps its files open, stops reading, or also stops writing. The
-// grandchild would copy its input until this test ends.
+// The child must be stopped whether it keeps its standard files open, closes its input, or closes
+// its outputs as well. A grandchild that is not stopped would copy letters until the test ends.
 TEST(Child, IsStoppedWithAllThatItStarted) {
   for (const std::string closed : {"", "exec <&-; ", "exec <&- >&- 2>&-; "}) {
     SCOPED_TRACE(closed);
@@ -169,7 +169,7 @@ TEST(Png, RepeatsWhatTheProgramComplainsOf) {
   EXPECT_TRUE(no_child_is_left());
 }
 
-TEST(Png, IsOne) {
+TEST(Png, IsAPngAndTheSameEachTime) {
   std::string png;
   try {
     png = draw_png(test::drawn_picture("one").picture, 1);

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tests rendered pictures: no label is truncated or overlaps, and every kind of cell differs.
+"""Tests rendered pictures: no label is cut or overlaps another, and kinds of cells look different.
 
 usage: picture_measure_test.py PATH/TO/draw_picture [unittest's arguments]
 """
@@ -20,8 +20,8 @@ from program import PATIENCE, PROGRAM, Case
 
 SVG = "{http://www.w3.org/2000/svg}"
 RSVG = rsvg.library()
-# Ink that overlaps by more units than this touches. Arabic and emoji labels may be less than 1 unit
-# apart.
+# Labels touch if their ink overlaps by more than this many units. Arabic and emoji labels may be
+# less than 1 unit apart.
 TOUCH = 0.05
 
 
@@ -45,7 +45,7 @@ class PictureCase(Case):
 @unittest.skipIf(RSVG is None, "librsvg-2 is not installed")
 class Labels(PictureCase):
     def measured(self, name, svg):
-        """The document and the ink of each text by id, which must be inside the margins."""
+        """Returns the document and {id: corners of a text's ink}; checks that margins are empty."""
         root, texts = self.texts(svg)
         width, height = float(root.get("width")), float(root.get("height"))
         document = rsvg.Document(RSVG, svg, width, height)
@@ -63,7 +63,7 @@ class Labels(PictureCase):
         return document, places
 
     def apart(self, name, places):
-        """Checks that no two inks overlap. Sorting by left sides leaves few pairs to compare."""
+        """Checks that no two texts overlap. Sorting by left sides leaves few pairs to compare."""
         order = sorted(places.items(), key=lambda item: item[1][0])
         for n, (one, a) in enumerate(order):
             for other, b in order[n + 1 :]:
@@ -103,7 +103,7 @@ class Labels(PictureCase):
                 self.apart(name, places)
                 self.beside_maps(name, document, places)
 
-    def test_every_row_and_column_has_one_where_they_fit(self):
+    def test_every_row_and_column_has_a_label_where_they_fit(self):
         drawings = self.draw("svg", "one", "row", "column", "sixty", "hard", "row_hard", "heads")
         wanted = {
             "one": (1, 1),

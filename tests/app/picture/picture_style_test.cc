@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests of the names, labels, ranges, colours, notes and titles of cells in pictures.
+// Tests of pictures: names, labels, ranges, colours, notes, and the titles and numbers of cells.
 #include <cmath>
 #include <cstdlib>
 #include <deque>
@@ -31,8 +31,8 @@ constexpr ColourScale kScales[] = {ColourScale::kLinear, ColourScale::kSqrt, Col
 constexpr Colours kAllColours[] = {Colours::kBlue, Colours::kGrey, Colours::kViridis,
                                    Colours::kCividis, Colours::kRedBlue};
 
-// A picture whose memory lives as long as the test program.
-Picture kept(const std::string& name) {
+// The picture of pictures.h with this name; its memory lives as long as the test program.
+Picture lasting_picture(const std::string& name) {
   static std::deque<Drawn> all;
   all.push_back(drawn_picture(name));
   return all.back().picture;
@@ -53,7 +53,7 @@ std::string plain(const Picture& picture) {
 // ---- names ----------------------------------------------------------------------------------
 
 TEST(PictureNames, OfAxesAreDrawnAndInLegends) {
-  Picture picture = kept("words");
+  Picture picture = lasting_picture("words");
   picture.row_name = "target";
   picture.column_name = "source";
   const std::string svg = draw_svg(picture);
@@ -65,13 +65,13 @@ TEST(PictureNames, OfAxesAreDrawnAndInLegends) {
   }
 }
 
-// A map that is too low for the name of its rows has the name above it.
+// If a map is not high enough for the name of its rows, that name is above the map.
 TEST(PictureNames, OfRowsThatHaveNoRoomAreAboveTheMap) {
-  EXPECT_TRUE(has(draw_svg(kept("one")), ">keys (rows: queries)</text>"));
+  EXPECT_TRUE(has(draw_svg(lasting_picture("one")), ">keys (rows: queries)</text>"));
 }
 
 TEST(PictureNames, TheBarSaysWhatTheNumbersAre) {
-  Picture picture = kept("words");
+  Picture picture = lasting_picture("words");
   EXPECT_TRUE(has(draw_svg(picture), "id=\"bar-label\""));
   EXPECT_TRUE(has(draw_svg(picture), ">weight</text>"));
   picture.quantity = "score";
@@ -90,7 +90,7 @@ TEST(PictureNames, NumbersAreShort) {
 }
 
 TEST(PictureNames, AFontIsOneName) {
-  Picture picture = kept("one");
+  Picture picture = lasting_picture("one");
   picture.font = "Source Code Pro";
   EXPECT_TRUE(has(draw_svg(picture), "'Source Code Pro', 'DejaVu Sans Mono', monospace"));
   for (const std::string font : {"a'b", "a\"b", "a,b", "a;b", "a<b", "a\nb"}) {
@@ -145,8 +145,8 @@ TEST(PictureRange, OfARowOrAMapEndsAtItsLargest) {
   EXPECT_EQ(picture::Model(picture, "test").cell(0, 1, 0).kind, picture::CellKind::kZero);
 }
 
-TEST(PictureRange, LegendsSayWhose) {
-  Picture picture = kept("heads");
+TEST(PictureRange, LegendsSayIfEachMapOrRowHasItsOwn) {
+  Picture picture = lasting_picture("heads");
   picture.range = ColourRange::kRow;
   EXPECT_TRUE(has(draw_svg(picture), ">weight, each row has its own range</text>"));
   EXPECT_TRUE(has(draw_svg(picture), ">max</text>"));
@@ -162,7 +162,7 @@ TEST(PictureRange, LegendsSayWhose) {
 }
 
 TEST(PictureRange, AHighestNumberIsForOneRange) {
-  Picture picture = kept("words");
+  Picture picture = lasting_picture("words");
   picture.highest = 1;
   for (const ColourRange range : {ColourRange::kMap, ColourRange::kRow}) {
     picture.range = range;
@@ -180,7 +180,7 @@ TEST(PictureRange, AHighestNumberIsForOneRange) {
 
 TEST(PictureDifference, IsCentredAtZeroOnEveryScale) {
   for (const ColourScale scale : kScales) {
-    Picture picture = kept("difference");
+    Picture picture = lasting_picture("difference");
     picture.scale = scale;
     const picture::Model model(picture, "test");
     SCOPED_TRACE(static_cast<int>(scale));
@@ -199,7 +199,7 @@ TEST(PictureDifference, IsCentredAtZeroOnEveryScale) {
     EXPECT_EQ("-" + ticks[3].text, ticks[1].text);
     EXPECT_EQ("-" + ticks[4].text, ticks[0].text);
   }
-  Picture clipped = kept("difference");
+  Picture clipped = lasting_picture("difference");
   clipped.highest = 0.5;
   const picture::Model model(clipped, "test");
   EXPECT_EQ(model.lowest(), -0.5);
@@ -219,8 +219,8 @@ TEST(PictureDifference, TheSignIsVisibleWithoutColour) {
   EXPECT_TRUE(has(ascii, "\n0 MMmm--  ::##@@\n")) << ascii;
 }
 
-TEST(PictureDifference, OfEqualsHasABar) {
-  Picture picture = kept("zeros");
+TEST(PictureDifference, OfEqualMapsHasABar) {
+  Picture picture = lasting_picture("zeros");
   picture.colours = Colours::kRedBlue;
   const picture::Model model(picture, "test");
   EXPECT_EQ(model.lowest(), -1);
@@ -248,7 +248,7 @@ TEST(PicturePalettes, SequencesFallOrRiseInLightness) {
   }
 }
 
-// Exact zeros and NaN have colours that no number has.
+// Exact zeros and non-finite numbers have colours that no other number has.
 TEST(PicturePalettes, ZerosAndFaultsAreNotNumbers) {
   for (const Colours colours : kAllColours) {
     const picture::Palette palette = picture::palette_of(colours);
@@ -266,7 +266,7 @@ TEST(PicturePalettes, ZerosAndFaultsAreNotNumbers) {
 }
 
 TEST(PicturePalettes, OfTerminalsAreTheChosenOnes) {
-  Picture picture = kept("kinds");
+  Picture picture = lasting_picture("kinds");
   picture.colours = Colours::kViridis;
   EXPECT_TRUE(has(draw_terminal(picture, {}), "\x1b[0;48;2;253;231;37m  "));
 }
@@ -274,14 +274,14 @@ TEST(PicturePalettes, OfTerminalsAreTheChosenOnes) {
 // ---- titles of cells ------------------------------------------------------------------------
 
 TEST(PictureCells, HaveTitles) {
-  const std::string svg = draw_svg(kept("kinds"));
+  const std::string svg = draw_svg(lasting_picture("kinds"));
   EXPECT_EQ(count(svg, "</title></path>"), 30U);
   EXPECT_TRUE(has(svg, "<path d=\"M0 0h1v1h-1z\"><title>number → 0: 0.9542</title></path>")) << svg;
   for (const std::string text : {"masked → 1: masked", "zero → 0: 0", "NaN → 2: NaN",
                                  "infinite → 3: infinite", "tiny → 4: 1e-6"}) {
     EXPECT_TRUE(has(svg, "<title>" + text + "</title>")) << text;
   }
-  const std::string signs = draw_svg(kept("difference"));
+  const std::string signs = draw_svg(lasting_picture("difference"));
   EXPECT_TRUE(has(signs, "<title>the → the: -0.9</title>"));
   EXPECT_TRUE(has(signs, ": +0."));
 }
@@ -295,7 +295,7 @@ TEST(PictureCells, HaveNoTitlesInLargeMapsUnlessAsked) {
   EXPECT_EQ(count(draw_svg(picture), "</title></path>"), 0U);
   picture.cell_titles = CellTitles::kAlways;
   EXPECT_EQ(count(draw_svg(picture), "</title></path>"), 20'100U);
-  picture = kept("kinds");
+  picture = lasting_picture("kinds");
   picture.cell_titles = CellTitles::kNever;
   EXPECT_EQ(count(draw_svg(picture), "</title></path>"), 0U);
 }
@@ -303,7 +303,7 @@ TEST(PictureCells, HaveNoTitlesInLargeMapsUnlessAsked) {
 // ---- notes ----------------------------------------------------------------------------------
 
 TEST(PictureNotes, AreBelowTheFigureOrOnlyInItsDescription) {
-  Picture picture = kept("words");
+  Picture picture = lasting_picture("words");
   const std::string under = draw_svg(picture);
   EXPECT_TRUE(has(under, "<desc>rows are queries, columns are keys\nmean of 8 heads</desc>"));
   const std::size_t group = under.find("<g id=\"notes\">");
@@ -318,8 +318,8 @@ TEST(PictureNotes, AreBelowTheFigureOrOnlyInItsDescription) {
   EXPECT_FALSE(has(draw_svg(picture), "id=\"notes\""));
 }
 
-// The line above the notes ends at the right margin, 16 units wide, in a document that is narrower
-// than the room for notes, and in one that a note makes wide.
+// The line above the notes ends at the right margin, which is 16 units wide. One document is
+// narrower than the room for notes; the other one is as wide as its note needs.
 TEST(PictureNotes, HaveALineThatEndsInsideTheMargin) {
   const auto number_after = [](std::string_view text, std::string_view mark, std::size_t from) {
     const std::size_t at = text.find(mark, from) + mark.size();
@@ -340,7 +340,7 @@ TEST(PictureNotes, HaveALineThatEndsInsideTheMargin) {
 
 // ---- numbers in cells -----------------------------------------------------------------------
 
-// The font size and the texts of the numbers in the cells.
+// The font size and the texts of the numbers in the cells of a map with one row, `values`.
 std::pair<std::string, std::vector<std::string>> numbers_in(const std::vector<double>& values) {
   Picture picture;
   picture.panels = {{"", ConstView(values.data(), {1, static_cast<Index>(values.size())}), {}}};

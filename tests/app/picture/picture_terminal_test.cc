@@ -52,9 +52,9 @@ std::string plain(const Picture& picture, int columns = 80) {
   return draw_terminal(picture, {.columns = columns, .colours = TerminalColours::kNone});
 }
 
-Picture one_number(const Tensor& number) {
+Picture picture_of(const Tensor& map) {
   Picture picture;
-  picture.panels = {{"", number.view(), {}}};
+  picture.panels = {{"", map.view(), {}}};
   return picture;
 }
 
@@ -121,7 +121,7 @@ TEST(PictureTerminal, TheBarOf256ColoursHasAllSteps) {
 }
 
 // Next to a row that attends to one key, a row that attends equally or nearly equally to all keys
-// is neither blank nor drawn as zeros. Weights smaller than half an even share stay blank.
+// is neither blank nor drawn as zeros. Weights below half an even share (1/20) stay blank.
 TEST(PictureTerminal, EvenRowsAreVisibleWithoutColour) {
   Tensor weights(DType::kFloat64, {4, 20});
   const auto numbers = weights.values<double>();
@@ -131,7 +131,7 @@ TEST(PictureTerminal, EvenRowsAreVisibleWithoutColour) {
     numbers[40 + j] = j == 3 ? 0.905 : 0.005;
     numbers[60 + j] = j == 4 ? 1 : 0;
   }
-  Picture picture = one_number(weights);
+  Picture picture = picture_of(weights);
   picture.queries = {"even", "near", "sharp", "one"};
   const std::string text = plain(picture);
   const auto repeated = [](std::string_view mark, int times) {
@@ -154,11 +154,11 @@ TEST(PictureTerminal, EvenRowsAreVisibleWithoutColour) {
 TEST(PictureTerminal, NegativeNumbersHaveTheBarAlone) {
   Tensor scores(DType::kFloat64, {1, 3});
   std::ranges::copy(std::array{-1.0, -0.9, 3.0}, scores.values<double>().begin());
-  const std::string text = plain(one_number(scores));
+  const std::string text = plain(picture_of(scores));
   EXPECT_EQ(text.find("blank"), std::string::npos) << text;
 }
 
-// The nearest of 256 colours is that found by trying all but the first 16, which users choose.
+// nearest_of_256() finds a colour as near as a search of all but the first 16, which users choose.
 TEST(PictureColours, NearestOf256) {
   const auto squared = [](int x) { return x * x; };
   const auto away = [&](int n, const picture::Rgb& c) {
@@ -206,8 +206,8 @@ std::array<double, 3> lab(const picture::Rgb& colour) {
   return {116 * y - 16, 500 * (x - y), 200 * (y - z)};
 }
 
-// With 256 colours each step of the bar is a colour of its own, exactly one of xterm's, lighter
-// than the step below it and clearly different from it.
+// With 256 colours, all steps of the bar are different, each is exactly one of xterm's colours, and
+// each is lighter than the step below it and clearly different from that step.
 TEST(PictureColours, StepsOf256CanBeToldApart) {
   std::set<int> entries;
   for (int step = 0; step < picture::kStepsOf256; ++step) {

@@ -27,15 +27,15 @@ using test::Drawn;
 using test::drawn_picture;
 using test::drawn_pictures;
 
-Picture one_number(const Tensor& number) {
+Picture picture_of(const Tensor& map) {
   Picture picture;
-  picture.panels = {{"", number.view(), {}}};
+  picture.panels = {{"", map.view(), {}}};
   return picture;
 }
 
 // ---- the call -------------------------------------------------------------------------------
 
-TEST(Picture, SaysWhatIsWrongWithIt) {
+TEST(Picture, RefusesInvalidPictures) {
   const Tensor weights = test::likely_weights(2, 3, 1);
   const Tensor other = test::likely_weights(3, 3, 1);
   const Tensor whole(DType::kInt32, {2, 3});
@@ -45,15 +45,15 @@ TEST(Picture, SaysWhatIsWrongWithIt) {
   const auto said = [](const Picture& picture) {
     return complaint<Error>([&] { draw_table(picture); });
   };
-  Picture good = one_number(weights);
+  Picture good = picture_of(weights);
   EXPECT_EQ(said({}), "draw_table: panels must be at least one");
   EXPECT_EQ(said({.panels = {{}}}), "draw_table: panels[0].weights is absent");
-  EXPECT_EQ(said(one_number(whole)),
+  EXPECT_EQ(said(picture_of(whole)),
             "draw_table: panels[0].weights must hold real numbers, got int32 [2,3]");
-  EXPECT_EQ(said(one_number(cube)),
+  EXPECT_EQ(said(picture_of(cube)),
             "draw_table: panels[0].weights must be a matrix [Tq,Tk] of at least one cell, got "
             "float32 [1,2,3]");
-  EXPECT_EQ(said(one_number(empty)),
+  EXPECT_EQ(said(picture_of(empty)),
             "draw_table: panels[0].weights must be a matrix [Tq,Tk] of at least one cell, got "
             "float32 [0,3]");
   Picture picture = good;
@@ -85,7 +85,7 @@ TEST(Picture, SaysWhatIsWrongWithIt) {
             "draw_png: zoom must be above 0 and at most 100, got 0");
 }
 
-TEST(Picture, TooManyCellsAreToBeReduced) {
+TEST(Picture, RefusesTooManyCells) {
   const float one = 1;  // viewed as a matrix of any size
   Picture picture;
   picture.panels = {{"", ConstView(&one, {2001, 2000}, {0, 0}), {}}};
@@ -140,10 +140,10 @@ TEST(Picture, HalfPrecisionIsRead) {
   Tensor bf16(DType::kBFloat16, {1, 2});
   bf16.view().at<BFloat16>({0, 0}) = BFloat16(0.5F);
   bf16.view().at<BFloat16>({0, 1}) = BFloat16(0.25F);
-  EXPECT_NE(draw_table(one_number(bf16)).find("0  0.5000  0.2500\n"), std::string::npos);
+  EXPECT_NE(draw_table(picture_of(bf16)).find("0  0.5000  0.2500\n"), std::string::npos);
   Tensor f16(DType::kFloat16, {1, 1});
   f16.view().at<Float16>({0, 0}) = Float16(0.125F);
-  EXPECT_NE(draw_table(one_number(f16)).find("0  0.1250\n"), std::string::npos);
+  EXPECT_NE(draw_table(picture_of(f16)).find("0  0.1250\n"), std::string::npos);
 }
 
 // QKV_UPDATE_GOLDEN=1 in the environment rewrites the golden files; look at them before committing.
@@ -158,7 +158,7 @@ TEST(Picture, SvgIsAsItWas) {
 
 // ---- the layout of SVG ------------------------------------------------------------------------
 
-// The numbers at the axis 'q' or 'k' of the first panel.
+// The numbers of those queries ('q') or keys ('k') of the first panel that have a label.
 std::vector<Index> labels_of(const std::string& svg, char axis) {
   std::vector<Index> numbers;
   const std::string start = std::string("id=\"p0-") + axis;
@@ -192,7 +192,7 @@ TEST(PictureLayout, NumbersHaveOneStepOnBothAxes) {
 
 TEST(PictureLayout, PanelsInARow) {
   Drawn drawn = drawn_picture("heads");
-  // Queries have their name left of the first panel of each row.
+  // Returns the panels that begin a row: the name of the queries is left of them.
   const auto rows = [&](int columns) {
     drawn.picture.columns = columns;
     const std::string svg = draw_svg(drawn.picture);
@@ -222,13 +222,13 @@ TEST(PictureModel, BarHasTwoToSixTicksInOrder) {
         Tensor weights(DType::kFloat64, {1, 2});
         weights.view().at<double>({0, 0}) = size;
         weights.view().at<double>({0, 1}) = low * size;
-        Picture picture = one_number(weights);
+        Picture picture = picture_of(weights);
         picture.scale = scale;
         if (!std::isfinite(low * size)) continue;
         const picture::Model model(picture, "test");
         const auto ticks = model.ticks();
         SCOPED_TRACE(testing::Message() << size << " " << low << " " << static_cast<int>(scale));
-        // A bar up to the smallest number above 0 may have no tick but that.
+        // A bar that ends at the smallest number above 0 may have only that tick.
         EXPECT_GE(ticks.size(), size < 1e-300 ? 1U : 2U);
         EXPECT_LE(ticks.size(), 6U);
         most = std::max(most, ticks.size());
@@ -263,7 +263,7 @@ TEST(PictureModel, ConstantMapsHaveABar) {
   for (const float value : {0.0F, 0.25F, -3.0F}) {
     Tensor weights(DType::kFloat32, {1, 1});
     weights.values<float>()[0] = value;
-    const Picture picture = one_number(weights);
+    const Picture picture = picture_of(weights);
     const picture::Model model(picture, "test");
     EXPECT_LT(model.lowest(), model.highest()) << value;
     EXPECT_TRUE(std::isfinite(model.place(static_cast<double>(value)))) << value;
@@ -273,7 +273,7 @@ TEST(PictureModel, ConstantMapsHaveABar) {
 TEST(PictureModel, ScalesPlaceNumbers) {
   Tensor weights(DType::kFloat32, {1, 1});
   weights.values<float>()[0] = 1;
-  Picture picture = one_number(weights);
+  Picture picture = picture_of(weights);
   const auto place = [&](ColourScale scale, double value) {
     picture.scale = scale;
     return picture::Model(picture, "test").place(value);
@@ -298,11 +298,11 @@ TEST(PictureModel, ScalesPlaceNumbers) {
   EXPECT_EQ(place(ColourScale::kLinear, -0.5), 0.5);
 }
 
-TEST(PictureScale, ALowestNumberEndsTheBar) {
+TEST(PictureScale, ALowestNumberBeginsTheBar) {
   Tensor weights(DType::kFloat32, {1, 4});
   const float values[] = {0, 0.125, 0.25, 1};
   std::copy(std::begin(values), std::end(values), weights.values<float>().begin());
-  Picture picture = one_number(weights);
+  Picture picture = picture_of(weights);
   picture.lowest = 0.25;
   const picture::Model model(picture, "test");
   EXPECT_EQ(model.lowest(), 0.25);

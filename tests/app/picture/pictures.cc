@@ -82,7 +82,7 @@ Drawn heads(const std::string& name, Index words) {
   return drawn;
 }
 
-// A picture with labels in many scripts, and with rows that are masked, zero and NaN.
+// A picture with labels in many scripts, and with a masked row, a row of zeros and a row of NaN.
 Drawn hard() {
   const auto n = static_cast<Index>(kHard.size());
   Drawn drawn;
@@ -150,7 +150,7 @@ Drawn difference(const std::string& name, app::ColourScale scale) {
   return drawn;
 }
 
-// Adds pictures whose names, ranges and colours are not the usual ones.
+// Adds pictures whose names, ranges or colours are not the defaults.
 void add_styled(std::vector<Drawn>& all) {
   all.push_back(difference("difference", app::ColourScale::kLinear));
   all.push_back(difference("difference_log", app::ColourScale::kLog));

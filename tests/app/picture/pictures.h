@@ -19,14 +19,15 @@ struct Drawn {
   std::shared_ptr<std::deque<Tensor>> memory = std::make_shared<std::deque<Tensor>>();
 };
 
-// Weights like those of a softmax, near the diagonal; each row sums to 1. They are computed from
-// integers, without libm, so that they are bit-identical everywhere.
+// Weights like those of a softmax, largest near the diagonal; each row sums to 1. They are computed
+// without libm, so that they are bit-identical everywhere.
 Tensor likely_weights(Index queries, Index keys, std::uint32_t seed);
 // A mask [queries,keys] in which all values are true.
 Tensor all_allowed(Index queries, Index keys);
 
-// Pictures of every kind, small and large, and one of them by its name.
+// Pictures of every kind, small and large.
 std::vector<Drawn> drawn_pictures();
+// The one of drawn_pictures() with this name.
 Drawn drawn_picture(const std::string& name);
 
 }  // namespace qkv::test

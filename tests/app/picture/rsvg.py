@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where librsvg draws the elements of an SVG, and the pixels of its PNGs.
+"""Finds where librsvg draws the elements of an SVG, and decodes PNGs.
 
-librsvg is the renderer that draws the PNGs. `library()` is None if it is not installed.
+The program's PNGs are drawn by librsvg, too. `library()` is None if librsvg is not installed.
 """
 
 import ctypes
@@ -55,7 +55,7 @@ class Document:
 
 
 def pixels(png):
-    """Decodes an 8-bit RGB(A) PNG that is not interlaced to [height, width, 3 or 4] (PNG, 9.2)."""
+    """Returns the pixels, [height, width, 3 or 4], of an 8-bit RGB or RGBA PNG, not interlaced."""
     at, packed = 8, b""
     while at < len(png):
         length, kind = struct.unpack(">I4s", png[at:at + 8])
@@ -83,7 +83,7 @@ def pixels(png):
 
 
 def undo_filter(kind, line, above):
-    """Undoes the two filters that use the pixels to the left and above, from left to right."""
+    """Undoes filter 3 or 4 of `line`, from left to right (PNG specification, section 9.2)."""
     left = corner = np.zeros_like(line[0])
     for x, up in enumerate(above):
         if kind == 3:

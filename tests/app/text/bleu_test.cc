@@ -62,8 +62,8 @@ TEST(Bleu, IsTheGeometricMeanOfFourPrecisions) {
   EXPECT_NEAR(bleu.score, 100 * std::pow(5.0 / 6 * 3 / 5 * 2 / 4 / 3, 0.25), kBound);
 }
 
-// By hand, "the" counts twice, as in the first reference, and "cat" three times, as in the second,
-// but not the sum of both; 4 of 6 bigrams, 3 of 5 trigrams and 1 of 4 four-grams match.
+// By hand, two of "the" match, as in the first reference, and three of "cat", as in the second;
+// counts of the references are not added. 4 of 6 bigrams, 3 of 5 trigrams, 1 of 4 four-grams match.
 TEST(Bleu, TakesTheReferenceThatHasMostOfAnNgram) {
   const Bleu bleu =
       bleu_of_words("the the the cat cat cat cat", {"the the cat", "the cat cat cat"});
@@ -119,7 +119,8 @@ TEST(Bleu, SumsOverTheCorpus) {
   EXPECT_NEAR(bleu.score, 100 * std::pow(5.0 / 11 * 4 / 9 * 3 / 7 * 2 / 5, 0.25), kBound);
 }
 
-// A corpus of random pairs. The program that computed the numbers below generated the same one.
+// A corpus of random pairs, equal to that of the program that computed AgreesWithAnotherProgram's
+// numbers.
 std::vector<Pair> random_corpus(std::uint64_t state, int pairs, std::uint64_t words) {
   const auto below = [&](std::uint64_t bound) {
     state = state * 6364136223846793005U + 1442695040888963407U;

@@ -42,7 +42,7 @@ std::vector<Row> rows_of(std::string_view kind) {
   return rows;
 }
 
-TEST(Sacrebleu, HasTheseTokens) {
+TEST(Sacrebleu, AgreesOnTokens) {
   const std::vector<Row> rows = rows_of("tokens");
   EXPECT_GE(rows.size(), 30U);
   for (const Row& row : rows) {
@@ -50,7 +50,7 @@ TEST(Sacrebleu, HasTheseTokens) {
   }
 }
 
-TEST(Sacrebleu, HasTheseScores) {
+TEST(Sacrebleu, AgreesOnScores) {
   constexpr double kBound = 1e-8;  // the precision of the table
   const std::vector<Row> rows = rows_of("corpus");
   EXPECT_GE(rows.size(), 15U);
@@ -71,7 +71,7 @@ TEST(Sacrebleu, HasTheseScores) {
 }
 
 // mteval-v13a.pl joins a word that is hyphenated at the end of a line.
-TEST(Tokenize13a, EndsLinesAsMteval) {
+TEST(Tokenize13a, JoinsHyphenatedWordsAsMteval) {
   EXPECT_EQ(joined(tokenize_13a("a well-\nknown\nline -\n")), "a wellknown line -");
   EXPECT_THROW(tokenize_13a("a\xFF"), Error);
 }
@@ -131,49 +131,50 @@ TEST(Signature, NamesWhatWasDone) {
             "nrefs:var|bs:50|seed:7|case:mixed|eff:no|tok:13a|smooth:exp|version:qkv-0.1.0");
 }
 
-// Two systems: one gives the references, and the other differs from them in every `period`-th
-// sentence.
+// Translations by two systems: `right` are the references, and `wrong` differs from them in every
+// `period`-th sentence.
 struct Systems {
   Systems(int sentences, int period) {
     for (int n = 0; n < sentences; ++n) {
       const std::string word = "w" + std::to_string(n * n % 97);
       const Texts references{"a " + word + " b c d e"};
-      one.push_back(sentence_counts(references[0], references));
-      other.push_back(sentence_counts(n % period == 0 ? "a x b c d e" : references[0], references));
+      right.push_back(sentence_counts(references[0], references));
+      wrong.push_back(sentence_counts(n % period == 0 ? "a x b c d e" : references[0], references));
     }
   }
-  std::vector<SentenceCounts> one{};
-  std::vector<SentenceCounts> other{};
+  std::vector<SentenceCounts> right{};
+  std::vector<SentenceCounts> wrong{};
 };
 
 TEST(PairedBootstrap, TellsChanceFromADifference) {
   const Resampling resampling{.samples = 200, .seed = 3};
   const Systems far(100, 2);
-  // No sample has a larger difference, which gives the least p of 200 samples.
-  EXPECT_DOUBLE_EQ(paired_bootstrap(far.one, far.other, resampling).bleu, 1.0 / 201);
-  EXPECT_DOUBLE_EQ(paired_bootstrap(far.other, far.one, resampling).chrf, 1.0 / 201);
+  // No sample counts, so p is the smallest that 200 samples can give.
+  EXPECT_DOUBLE_EQ(paired_bootstrap(far.right, far.wrong, resampling).bleu, 1.0 / 201);
+  EXPECT_DOUBLE_EQ(paired_bootstrap(far.wrong, far.right, resampling).chrf, 1.0 / 201);
   // The systems differ in one sentence of a hundred: about a third of the samples do not have it,
   // and a quarter have it more than once.
   const PairedTest near =
-      paired_bootstrap(Systems(100, 100).one, Systems(100, 100).other, resampling);
+      paired_bootstrap(Systems(100, 100).right, Systems(100, 100).wrong, resampling);
   EXPECT_GT(near.bleu, 0.05);
   EXPECT_LT(near.bleu, 0.4);
 }
 
 TEST(PairedBootstrap, OfTheSameSystem) {
   const Systems systems(20, 2);
-  const PairedTest same = paired_bootstrap(systems.one, systems.one, {.samples = 99, .seed = 0});
+  const PairedTest same =
+      paired_bootstrap(systems.right, systems.right, {.samples = 99, .seed = 0});
   EXPECT_EQ(same.bleu, 1);
   EXPECT_EQ(same.chrf, 1);
 }
 
 // Samples depend on the seed alone, so that a reported p can be computed again. A script with the
-// draws of tests/oracle_philox.py counted the 79 and 88 samples: if a sample has the sentence that
-// differs k times, all n-grams match, 6, 5, 4 and 3 per sentence, but k, 2 k, 2 k and 2 k.
+// draws of tests/oracle_philox.py counted the 79 and 88 samples. Each sentence has 6, 5, 4 and 3
+// n-grams of the four orders; the sentence that differs lacks 1, 2, 2 and 2 of its matches.
 TEST(PairedBootstrap, IsAFunctionOfTheSeed) {
   const Systems systems(100, 100);
   const auto p = [&](std::uint64_t seed) {
-    return paired_bootstrap(systems.one, systems.other, {.samples = 1000, .seed = seed}).bleu;
+    return paired_bootstrap(systems.right, systems.wrong, {.samples = 1000, .seed = seed}).bleu;
   };
   EXPECT_DOUBLE_EQ(p(1), (79 + 1) / 1001.0);
   EXPECT_DOUBLE_EQ(p(2), (88 + 1) / 1001.0);

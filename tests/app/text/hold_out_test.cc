@@ -99,7 +99,7 @@ TEST(HoldOut, IsAFunctionOfTheSeed) {
   }
 }
 
-TEST(HoldOut, EachSourceIsAsLikely) {
+TEST(HoldOut, SourcesAreEquallyLikely) {
   Pairs pairs;
   for (std::uint32_t n = 0; n < 10; ++n) pairs.push_back({n, n});
   int counts[10] = {};

@@ -100,9 +100,9 @@ TEST(Subwords, WhatWasNotLearnedIsBytes) {
   EXPECT_EQ(subwords.join(Texts{"▁a", "<unk>"}), "a<unk>");
 }
 
-// A model of lower case reads other pieces than those of the text as typed, so split_as_typed()
-// returns the pieces that the model reads.
-TEST(Subwords, HaveTheCaseThatIsRead) {
+// A lower-case model reads pieces of the lowered text, which may be cut elsewhere than the typed
+// text, so split_as_typed() returns the pieces that the model reads.
+TEST(Subwords, TypedTextIsSplitAsItIsRead) {
   const Tokenizer tokenizer(small(), LetterCase::kLower);
   EXPECT_EQ(tokenizer.join(tokenizer.split("“HELLO, Tom")), "\"hello, tom");
   EXPECT_EQ(tokenizer.split_as_typed("中 A"), tokenizer.split("中 a"));
@@ -155,9 +155,9 @@ TEST(Subwords, SaysHowManyThereMayBe) {
                                 " for the characters of this text, got 270");
     EXPECT_EQ(refusal(least), "no exception");
     EXPECT_NE(refusal(least - 1), "no exception");
-    for (const Index none : {Index{-1}, Index{0}, Index{260}, Index{1} << 40}) {
-      EXPECT_EQ(refusal(none), "train_subwords: vocab must be from 261 to 1000000000, got " +
-                                   std::to_string(none));
+    for (const Index wrong : {Index{-1}, Index{0}, Index{260}, Index{1} << 40}) {
+      EXPECT_EQ(refusal(wrong), "train_subwords: vocab must be from 261 to 1000000000, got " +
+                                    std::to_string(wrong));
     }
   }
 }
@@ -173,10 +173,10 @@ TEST(Subwords, AreNotLearnedFromNothing) {
 
 // SentencePiece gives special meaning to some of these texts.
 TEST(Subwords, AreLearnedFromAnyText) {
-  const Texts odd{"<s> </s> <unk>", "<0x41><0x41> <0x41>",  "▁ ▁▁",      "⁇ ▅ \uFFFD",
-                  "\u2047\u2585",   std::string(3000, 'a'), "a\tb\x01 c"};
+  const Texts unusual{"<s> </s> <unk>", "<0x41><0x41> <0x41>",  "▁ ▁▁",      "⁇ ▅ \uFFFD",
+                      "\u2047\u2585",   std::string(3000, 'a'), "a\tb\x01 c"};
   Texts texts;
-  for (int n = 0; n < 20; ++n) texts.insert(texts.end(), odd.begin(), odd.end());
+  for (int n = 0; n < 20; ++n) texts.insert(texts.end(), unusual.begin(), unusual.end());
   for (const auto& [name, algorithm] : kSubwordAlgorithms) {
     SCOPED_TRACE(name);
     int successes = 0;
@@ -412,7 +412,7 @@ TEST(SubwordModel, MustFitItsFile) {
 // ---- real text ----------------------------------------------------------------------------------
 
 // The pieces are learned from every 20th line of the corpus that `shared/data/SOURCES.md`
-// describes; other lines must come back.
+// describes. Another fifth of the lines must come back, except for one in a thousand.
 TEST(Subwords, RealSentencesComeBack) {
   const std::string path = test::data_file("tatoeba-eng-fra.tsv");
   std::ifstream file(path);

@@ -83,7 +83,7 @@ TEST(TextStyle, CapitalsAreLearned) {
   EXPECT_EQ(small, TextStyle{});
 }
 
-TEST(TextStyle, AnySpaceIsOne) {
+TEST(TextStyle, SpacesOfAnyKindAreAlike) {
   EXPECT_EQ(learned({"va\u202F? a", "va\u00A0? a"}).spaces.at("?"), Spaces::kBoth);
 }
 
@@ -104,8 +104,8 @@ TEST(TextStyle, CapitalsComeBack) {
   EXPECT_EQ(with_capitals("", style), "");
 }
 
-// Sentences of the corpus that `shared/data/SOURCES.md` describes are joined again as they were
-// split.
+// Sentences of the corpus that `shared/data/SOURCES.md` describes come back when their tokens are
+// joined again, except for at most 1.5 %.
 TEST(TextStyle, RealSentencesComeBack) {
   const std::string path = test::data_file("tatoeba-eng-fra.tsv");
   std::ifstream file(path);

@@ -30,7 +30,7 @@ TEST(Utf8, EveryCodePointRoundTrips) {
   }
 }
 
-TEST(Utf8, RefusesWhatIsNone) {
+TEST(Utf8, RefusesInvalidBytes) {
   for (const std::string text :
        {"\x80", "\xC3", "\xC0\x80", "\xC1\xBF", "\xE0\x9F\xBF", "\xED\xA0\x80", "\xF0\x8F\xBF\xBF",
         "\xF4\x90\x80\x80", "\xF8\x88\x80\x80\x80", "\xFF", "\xE2\x82", "\xC3\x28"}) {
@@ -121,7 +121,7 @@ TEST(Text, IsBlankWithoutAnythingToSee) {
   EXPECT_THROW(is_blank("\xFF"), Error);
 }
 
-TEST(Text, KnowsWhatIsWrittenFromTheRight) {
+TEST(Text, KnowsRightToLeftText) {
   EXPECT_TRUE(has_right_to_left("a مرحبا"));
   EXPECT_TRUE(has_right_to_left("שלום"));
   EXPECT_FALSE(has_right_to_left("cat 12 中文 😀"));
@@ -180,9 +180,9 @@ TEST(Spelling, WordsThatShareLettersAreNear) {
   EXPECT_GT(cosine(x, 0, 1), cosine(x, 0, 2) + 0.1);
 }
 
-// The standard deviation is 0.634, that of GloVe's vectors, for words of any length: the n-grams
-// are independent.
-TEST(Spelling, NumbersHaveTheSizeOfGloves) {
+// The standard deviation is 0.634, as in GloVe's vectors, for words of any length, since the
+// vectors of a word's n-grams are independent.
+TEST(Spelling, DeviationIsThatOfGloVe) {
   for (const std::size_t length : {1U, 4U, 30U}) {
     Texts words;
     for (char c = 'a'; c <= 'z'; ++c) {
@@ -199,15 +199,15 @@ TEST(Spelling, NumbersHaveTheSizeOfGloves) {
   }
 }
 
-// The expected numbers, which must be bit-identical, were computed by an independent Python program
-// in words_test.py from the description in spelling.h.
+// The expected numbers, which must be bit-identical, come from spelling_vector() in words_test.py,
+// which follows the description in spelling.h.
 TEST(Spelling, FirstNumbersArePinned) {
   const Tensor x = spelling_vectors(Texts{"a"}, 0, 4);
   const float want[] = {0x1.cb7a4ap-2F, 0x1.d064a2p-2F, -0x1.b059e2p-1F, -0x1.e0c51cp-1F};
   for (Index c = 0; c < 4; ++c) EXPECT_EQ(x.view().at<float>({0, c}), want[c]) << c;
 }
 
-TEST(Spelling, RefusesWhatCannotBe) {
+TEST(Spelling, RefusesInvalidArguments) {
   EXPECT_THROW(spelling_vectors(Texts{"\xFF"}, 0), Error);
   EXPECT_THROW(spelling_vectors(Texts{"a"}, 0, 0), Error);
   EXPECT_EQ(spelling_vectors(Texts{}, 0).shape(), Dims(0, 50));

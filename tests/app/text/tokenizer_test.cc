@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests of tokenizers of characters and words; subwords_test.cc has those of subwords.
+// Tests of tokenizers of characters and words; subwords_test.cc tests subwords.
 #include <string>
 #include <vector>
 
@@ -31,7 +31,7 @@ TEST(Tokenizer, WordsAreSpacedAsInText) {
   EXPECT_EQ(kWords.join(Texts{}), "");
 }
 
-TEST(Tokenizer, CurlyQuotesAreTyped) {
+TEST(Tokenizer, CurlyQuotesBecomeStraight) {
   EXPECT_EQ(kWords.split("“It’s” „so‟ ‘x′"), kWords.split("\"It's\" \"so\" 'x'"));
   EXPECT_EQ(kCharacters.split("’"), Texts{"'"});
   EXPECT_EQ(kCharacters.split("«"), Texts{"«"});

@@ -30,7 +30,7 @@ Counts counts_of(const Vocabulary& vocabulary) {
   return {vocabulary.tokens().begin(), vocabulary.tokens().end()};
 }
 
-TEST(Vocabulary, StandsByFallingCountThenByBytes) {
+TEST(Vocabulary, IsSortedByFallingCountThenByBytes) {
   VocabularyBuilder builder;
   builder.add(Texts{"b", "\xC3\xA9", "a", "b", "Z"});
   builder.add(Texts{"b", "c", "c"});
@@ -61,13 +61,13 @@ TEST(Vocabulary, SpecialTokensComeFirst) {
   EXPECT_THROW(none.token(-1), Error);
 }
 
-TEST(Vocabulary, EncodesToTheEnd) {
+TEST(Vocabulary, EncodingAppendsTheEndToken) {
   const Vocabulary vocabulary = vocabulary_of({"a", "a", "b"});
   EXPECT_EQ(vocabulary.encode(Texts{"b", "x", "a"}), (Ids{5, Vocabulary::kUnknown, 4, 2}));
   EXPECT_EQ(vocabulary.encode(Texts{}), Ids{Vocabulary::kEnd});
 }
 
-TEST(Vocabulary, DecodesToTheFirstEnd) {
+TEST(Vocabulary, DecodingStopsAtTheFirstEndToken) {
   const Vocabulary vocabulary = vocabulary_of({"a", "a", "b"});
   EXPECT_EQ(vocabulary.decode(Ids{5, 3, 4, 2, 4, 99}), (Texts{"b", "<unk>", "a"}));
   EXPECT_EQ(vocabulary.decode(Ids{4}), Texts{"a"});
@@ -86,7 +86,7 @@ TEST(Vocabulary, TextIsNeverSpecial) {
   EXPECT_EQ(Vocabulary().encode(text), (Ids{3, 3, 3, 3, 2}));
 }
 
-TEST(Vocabulary, RefusesWhatCannotBe) {
+TEST(Vocabulary, RefusesInvalidTokensAndCounts) {
   for (const Counts& tokens :
        {Counts{{"", 1}}, Counts{{"\xFF", 1}}, Counts{{"a", 0}}, Counts{{"a", 1}, {"b", 2}},
         Counts{{"b", 1}, {"a", 1}}, Counts{{"a", 2}, {"b", 2}, {"a", 1}}}) {

@@ -23,8 +23,8 @@ using test::complaint;
 using test::numbers;
 using test::Weights;
 
-// Kingma and Ba's algorithm 1 and Loshchilov and Hutter's algorithm 2, in long double, as
-// published.
+// Adam (Kingma and Ba, algorithm 1) and AdamW (Loshchilov and Hutter, algorithm 2) as published, in
+// long double.
 struct Oracle {
   using Real = long double;
 
@@ -47,8 +47,8 @@ struct Oracle {
   int t = 0;
 };
 
-// The largest difference of a weight from the oracle's in 200 updates. The first parameter is a
-// matrix, the others have one axis or no numbers.
+// The largest difference of a weight from the oracle's in 200 updates. Only the first parameter
+// decays: it is a matrix, and the others have one axis or no numbers.
 double furthest_from_oracle(DType dtype, const AdamOptions& options, double scale) {
   Weights weights(dtype, 1, scale);
   const std::vector<double> start = numbers(weights.values);
@@ -112,8 +112,8 @@ TEST(Adam, NumbersWorkedOut) {
   EXPECT_NEAR(decayed[2], 0.77885687152227444064, 1e-15);
 }
 
-// Parameters that decay (a matrix) and that do not (a vector), each of several pieces, then a
-// vector without numbers, and a vector and a matrix of one number.
+// A matrix (which decays) and a vector (which does not), both of several pieces of kPiece numbers,
+// then a vector without numbers, and a vector and a matrix of one number.
 struct LargeWeights {
   explicit LargeWeights(DType dtype) {
     const Dims shapes[] = {{3, kPiece + 1}, {2 * kPiece}, {0}, {1}, {1, 1}};
@@ -144,7 +144,7 @@ std::vector<double> updated(DType dtype, const AdamOptions& options, const Execu
   return numbers(all);
 }
 
-// The first update from zero moments, computed number by number.
+// Compares the first update, from moments of 0, with one computed number by number.
 template <class T>
 void check_first_update(const AdamOptions& options) {
   LargeWeights weights(dtype_of<T>);
@@ -162,10 +162,10 @@ void check_first_update(const AdamOptions& options) {
     const T m = static_cast<T>(1 - options.beta1) * g;
     const T v = static_cast<T>(1 - options.beta2) * (g * g);
     const double decay = i < matrix || i == last ? options.weight_decay : 0;
-    const T kept = static_cast<T>(1 - 0.01 * decay);
+    const T shrink = static_cast<T>(1 - 0.01 * decay);
     const T m_rate = static_cast<T>(0.01 / (1 - options.beta1));
     const T v_factor = static_cast<T>(1 / (1 - options.beta2));
-    const T want = kept * static_cast<T>(before[i]) -
+    const T want = shrink * static_cast<T>(before[i]) -
                    m_rate * m / (std::sqrt(v * v_factor) + static_cast<T>(options.epsilon));
     wrong += after[i] == static_cast<double>(want) ? 0 : 1;
   }
@@ -212,7 +212,7 @@ TEST(Adam, MultipliesGradientsWhileItReadsThem) {
   }
 }
 
-TEST(Adam, WhatIsNoNumberStaysWhereItIs) {
+TEST(Adam, ANonFiniteGradientSpoilsOnlyItsOwnWeight) {
   for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
     for (const double wrong : {std::nan(""), std::numeric_limits<double>::infinity()}) {
       Weights weights(dtype);
@@ -296,7 +296,7 @@ TEST(Schedule, RisesAndFalls) {
   EXPECT_EQ(learning_rate({.rate = 0.8}, 1), 0.8);
 }
 
-TEST(Schedule, WrongOnes) {
+TEST(Schedule, RefusesInvalidSchedules) {
   const auto refused = [](const Schedule& schedule, Index update) {
     return complaint<Error>([&] { learning_rate(schedule, update); });
   };

@@ -32,7 +32,7 @@ std::vector<PairLength> random_lengths(int count) {
   return lengths;
 }
 
-// Returns the tokens of a batch with padding, and adds the tokens without padding to `filled`.
+// Returns a batch's number of tokens with padding, and adds its number without padding to `filled`.
 Index padded(const std::vector<PairLength>& lengths, const std::vector<Index>& batch,
              Index& filled) {
   PairLength longest;
@@ -82,7 +82,8 @@ TEST(Batches, ALongPairIsABatchOfItsOwn) {
   EXPECT_TRUE(std::ranges::is_permutation(drawn, want));
 }
 
-// A sentence pair that did not fit into one batch starts the next with its own lengths alone.
+// A sentence pair that did not fit into one batch starts the next, which has only that pair's
+// lengths at first.
 TEST(Batches, EachBatchIsMeasuredByItsOwnPairs) {
   const std::vector<PairLength> lengths{{9, 1}, {1, 11}, {1, 11}};
   EXPECT_EQ(sorted_batches(lengths, 24), (Batches{{0}, {1, 2}}));
@@ -109,19 +110,19 @@ TEST(Batches, SeedAndEpochDecide) {
       for (const auto& batch : batches) all.insert(batch.size());
       return all;
     };
-    // Only the order and the sentence pairs of a batch change.
+    // The order of batches and the sentence pairs in them change, but not the batches' sizes.
     EXPECT_EQ(sizes(first), sizes(other));
   }
 }
 
-// Batches that every machine must draw, computed by their definition with the Philox of
-// tests/oracle_philox.py.
+// Every machine must draw these batches, which were computed from their definition with the Philox
+// of tests/oracle_philox.py.
 TEST(Batches, TheNumbersAreFixed) {
   const std::vector<PairLength> alike(10, PairLength{1, 1});
   EXPECT_EQ(epoch_batches(alike, {6, 42}, 3), (Batches{{6, 0, 3}, {9, 8, 1}, {2, 4, 7}, {5}}));
 }
 
-// Sentence pairs of equal length should come first, in the first batch, equally often.
+// Each of twelve sentence pairs of equal length should begin the first batch equally often.
 TEST(Batches, NoPairIsPreferred) {
   const std::vector<PairLength> alike(12, PairLength{1, 1});
   std::vector<int> first(12);

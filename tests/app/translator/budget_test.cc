@@ -26,7 +26,7 @@ TEST(Budget, IsRead) {
   EXPECT_EQ(to_string(Budget{}), "");
 }
 
-TEST(Budget, WhatIsNone) {
+TEST(Budget, RefusesInvalidBudgets) {
   const auto refused = [](const std::string& text) {
     return complaint<Error>([&] { parse_budget(text); });
   };
@@ -42,11 +42,11 @@ TEST(Budget, WhatIsNone) {
   }
   EXPECT_EQ(refused("0m"), start + "a positive number before the unit, got \"0m\"");
   EXPECT_EQ(refused("infs"), start + "a positive number before the unit, got \"infs\"");
-  EXPECT_EQ(refused("1e,2e"), start + "epochs once, got \"2e\"");
-  EXPECT_EQ(refused("30m,1h"), start + "a time once, got \"1h\"");
+  EXPECT_EQ(refused("1e,2e"), start + "epochs may be given only once, got \"2e\"");
+  EXPECT_EQ(refused("30m,1h"), start + "a time may be given only once, got \"1h\"");
 }
 
-TEST(Budget, WhateverComesFirst) {
+TEST(Budget, IsSpentAtItsFirstLimit) {
   const Budget budget = parse_budget("2e,100u,10s");
   EXPECT_FALSE(is_spent(budget, {1, 99, 9.9}));
   EXPECT_TRUE(is_spent(budget, {2, 0, 0}));

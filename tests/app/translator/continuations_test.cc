@@ -25,7 +25,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr Index kFirstToken = 2;  // neither padding nor the start
 
-// The expected result: all continuations, sorted.
+// The expected result: all continuations, the likeliest first.
 template <class T>
 std::vector<Continuation> all_of(const std::vector<ContinuedRow<T>>& rows, Index V) {
   std::vector<Continuation> all;
@@ -56,6 +56,7 @@ std::vector<T> logits(Index rows, Index V, bool ties) {
   return all;
 }
 
+// The rows of hypotheses with these logits [rows,V], to be continued by the kernels of `path`.
 template <class T>
 class Rows {
  public:
@@ -104,16 +105,16 @@ void compare(const std::string& path) {
         Rows<T>(x, V, path).expect_best(replay);
         for (const double value : {kNan, kInfinity, -kInfinity, 1e30}) {
           for (const Index place : {Index{0}, V - 1, V * (count - 1) + 2}) {
-            std::vector<T> some = x;
-            some[static_cast<std::size_t>(place)] = static_cast<T>(value);
-            Rows<T>(some, V, path)
+            std::vector<T> changed = x;
+            changed[static_cast<std::size_t>(place)] = static_cast<T>(value);
+            Rows<T>(changed, V, path)
                 .expect_best(replay + ", " + std::to_string(value) + " at " +
                              std::to_string(place));
           }
         }
-        Rows<T> before(x, V, path);
-        before.rows()[0].so_far = -kInfinity;
-        before.expect_best(replay + ", row 0 of probability 0");
+        Rows<T> impossible(x, V, path);
+        impossible.rows()[0].so_far = -kInfinity;
+        impossible.expect_best(replay + ", row 0 of probability 0");
       }
     }
   }
@@ -126,7 +127,7 @@ TEST(Continuations, AreTheLikeliestInOrder) {
   }
 }
 
-TEST(Continuations, ARowThatIsNotOfNumbersHasNone) {
+TEST(Continuations, ARowWithoutAFiniteSumHasNone) {
   const Context context;
   const auto by = layers::logit_kernels_in_use<float>(context, "test");
   const auto sum = [&](std::vector<float> x) {

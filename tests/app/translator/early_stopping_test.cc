@@ -45,7 +45,7 @@ TEST(EarlyStopping, WithoutPatienceThereIsNoEnd) {
 // finite is never better.
 TEST(EarlyStopping, ByBleu) {
   EarlyStopping stopping(3, BestBy::kBleu);
-  EXPECT_TRUE(stopping.take({2, 0}));  // a poor first one is better than none
+  EXPECT_TRUE(stopping.take({2, 0}));  // any first result is better than none
   EXPECT_TRUE(stopping.take({1.5, 0}));
   EXPECT_FALSE(stopping.take({1.5, 0}));
   EXPECT_TRUE(stopping.take({1.9, 20}));
@@ -59,7 +59,7 @@ TEST(EarlyStopping, ByBleu) {
   EXPECT_FALSE(stopping.is_better({1.9, 20}));
 }
 
-// A negative BLEU is unknown.
+// A negative BLEU stands for an unknown one.
 TEST(EarlyStopping, WithoutBleuTheLossDecides) {
   EarlyStopping stopping(3, BestBy::kBleu);
   EXPECT_TRUE(stopping.take({2, -1}));
@@ -67,7 +67,7 @@ TEST(EarlyStopping, WithoutBleuTheLossDecides) {
   EXPECT_FALSE(stopping.take({1.6, -1}));
   EXPECT_FALSE(stopping.is_better({1.6, 65}));
   EXPECT_TRUE(stopping.is_better({1.4, 0}));
-  stopping.restore({0.5, 65}, 0);  // of a run whose validation had a BLEU
+  stopping.restore({0.5, 65}, 0);  // the best of a run whose validations had a BLEU
   EXPECT_TRUE(stopping.is_better({0.4, -1}));
   EXPECT_FALSE(stopping.is_better({0.6, -1}));
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests norms, clipping, and sums in a fixed order.
+// Tests norms and clipping of gradients, and their sums in a fixed order.
 #include "translator/optimiser/gradients.h"
 
 #include <algorithm>
@@ -40,7 +40,7 @@ TEST(Gradients, NormIsTheRootOfAllSquares) {
   EXPECT_EQ(gradient_norm({}), 0);
 }
 
-// Shapes with sizes around that of a piece.
+// Shapes whose numbers of elements are around that of a piece, or of several pieces.
 const std::vector<Dims> kPieces{{kPiece - 1}, {0, 3},       {kPiece},
                                 {1},          {kPiece + 1}, {3 * kPiece + 5}};
 
@@ -55,7 +55,7 @@ struct Pieces {
   std::vector<TrainedParameter> list{};
 };
 
-// The expected norm: pieces, each summed by the reference, added in order.
+// The expected norm: the reference sums the squares of each piece, and the sums are added in order.
 template <class T>
 double norm_by_pieces(const Pieces& pieces) {
   double sum = 0;
@@ -70,16 +70,16 @@ double norm_by_pieces(const Pieces& pieces) {
 
 TEST(Gradients, NormHasTheBitsOfItsPiecesOnAnyThreads) {
   const Pieces single(DType::kFloat32);
-  const Pieces twice(DType::kFloat64);
+  const Pieces wide(DType::kFloat64);
   for (const int threads : {1, 2, 3}) {
     const Executor executor = Executor::threads(threads);
     EXPECT_EQ(gradient_norm(single.list, executor), norm_by_pieces<float>(single));
-    EXPECT_EQ(gradient_norm(twice.list, executor), norm_by_pieces<double>(twice));
+    EXPECT_EQ(gradient_norm(wide.list, executor), norm_by_pieces<double>(wide));
   }
   EXPECT_EQ(gradient_norm(single.list), norm_by_pieces<float>(single));
 }
 
-TEST(Gradients, WhatClippingMultipliesBy) {
+TEST(Gradients, ClipFactorIsAtMostOne) {
   EXPECT_EQ(clip_factor(4, 1), 0.25);
   EXPECT_EQ(clip_factor(1, 1), 1);
   EXPECT_EQ(clip_factor(0.5, 1), 1);
@@ -104,7 +104,7 @@ TEST(Gradients, ClippingKeepsTheDirection) {
   }
 }
 
-TEST(Gradients, NormsThatAreNoNumbersAreReportedOnly) {
+TEST(Gradients, NonFiniteNormsAreReportedButDoNotClip) {
   for (const double wrong : {std::nan(""), kInfinity}) {
     Weights weights(DType::kFloat64);
     weights.gradients[1].values<double>()[2] = wrong;
@@ -114,7 +114,7 @@ TEST(Gradients, NormsThatAreNoNumbersAreReportedOnly) {
   }
 }
 
-// Sums five sets of one number, ((0 + 1) + (2 + 3)) + 4, with numbers whose sum depends on the
+// Sums five sets of one number each, as ((x0 + x1) + (x2 + x3)) + x4. The result depends on the
 // order.
 TEST(Gradients, TheTreeIsFixed) {
   const std::vector<double> x{1, 0x1p-53, 0x1p-53, 0x1p-53, 0x1p-54};

@@ -44,8 +44,8 @@ std::vector<Continuation> likeliest_of(const Hypotheses& hypotheses,
 }
 
 // Returns the best translation of a search that is so long that beams of 2 and more remove
-// unreachable nodes, and beams of 7 and more do so more than once. Until the last steps only the
-// likeliest hypothesis ends, at step `end`; later continuations are less likely.
+// unreachable nodes, and beams of 7 and more do so more than once. Before the last steps, only one
+// hypothesis ends: the likeliest, at step `end`. Later continuations are less likely.
 app::Translation best_of(Index beam, Index end) {
   std::mt19937_64 random(static_cast<std::uint64_t>(beam));
   Hypotheses hypotheses({.beam = beam}, kSteps);

@@ -40,8 +40,8 @@ inline ValuesByName values_by_name(const app::TranslatorGradients& gradients) {
   return all;
 }
 
-// Expects that each gradient is within `bound` times its own largest number, or times 0.1 if no
-// number is larger.
+// Expects that the error of each gradient is at most `bound` times the gradient's largest number,
+// or times 0.1 if no number is larger.
 inline void expect_gradients(const app::TranslatorGradients& got, const ValuesByName& want,
                              double bound, const std::string& replay) {
   const ValuesByName values = values_by_name(got);
@@ -54,8 +54,8 @@ inline void expect_gradients(const app::TranslatorGradients& got, const ValuesBy
   }
 }
 
-// Expects that the loss and gradients of several sentence pairs are the sums of those of each pair
-// alone.
+// Expects that the loss and gradients of several sentence pairs are the sums of the losses and
+// gradients of each pair alone.
 inline void expect_sum_of_pairs(const Translator& translator,
                                 const std::vector<app::TokenPair>& pairs, double bound,
                                 const std::string& replay) {

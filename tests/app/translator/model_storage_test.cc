@@ -25,7 +25,7 @@ using test::complaint;
 using test::Directory;
 using test::small_model;
 
-// A number rounded to a type of 16 bits by arithmetic alone: to nearest, ties to even.
+// Rounds a number to a type of 16 bits (NarrowType) by arithmetic alone: to nearest, ties to even.
 double rounded_to(double value, int digits, int least_exponent) {
   int exponent = 0;
   std::frexp(value, &exponent);
@@ -102,7 +102,7 @@ TEST(ModelStorage, NumbersThatDoNotFitAreRefused) {
   EXPECT_TRUE(directory.names().empty());
   EXPECT_EQ(refusal(-65519, ParameterStorage::kFloat16), "no exception");
   EXPECT_EQ(refusal(-65520, ParameterStorage::kBFloat16), "no exception");
-  // Non-finite numbers are kept in their own type.
+  // Parameters that are not rounded may be non-finite.
   EXPECT_EQ(refusal(INFINITY, ParameterStorage::kUnchanged), "no exception");
 }
 

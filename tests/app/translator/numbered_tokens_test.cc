@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests texts as numbers of their tokens, and reading a file of sentence pairs on any number of
-// threads.
+// Tests texts that are stored as token numbers, and reading a file of sentence pairs on any number
+// of threads.
 #include "translator/data/numbered_tokens.h"
 
 #include <algorithm>
@@ -47,8 +47,8 @@ TEST(NumberedTexts, GiveTheVocabularyAndTheIdsOfTheirTokens) {
   }
 }
 
-// Lines of reversed words, which are read in blocks of 1,024 lines; every seventh target has three
-// more words.
+// `count` lines of a word and its reverse; every seventh target has three more words. The reader
+// splits lines in blocks of 1,024.
 std::string lines(Index count) {
   std::string text;
   for (Index n = 0; n < count; ++n) {
@@ -89,7 +89,7 @@ TEST(TranslationData, IsTheSameOnAnyThreads) {
     EXPECT_EQ(got.train.facts.hash, want.train.facts.hash);
     EXPECT_EQ(got.train.facts.left_out, want.train.facts.left_out);
   }
-  // Each sentence pair holds the text of its own line; these are the lines at the ends of blocks.
+  // Each sentence pair has the text of its own line. The lines checked are at the ends of blocks.
   options.executor = {};
   options.max_length = 100;
   const TranslationData all = data_of(options);

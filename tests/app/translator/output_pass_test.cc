@@ -112,8 +112,8 @@ TEST(OutputPass, OfNoRowsIsNothing) {
   EXPECT_EQ(pass.loss().tokens, 0);
 }
 
-// There is one row for each target, step by step; the rows of a sentence pair do not depend on
-// padding.
+// There is one row for each target token: the rows of step 0, then those of step 1, and so on. The
+// rows of a sentence pair do not depend on padding.
 TEST(TranslatorPass, HasNoRowsForPadding) {
   const auto config = test::odd_config(test::TranslatorAttention::kAdditive, DType::kFloat32);
   const Translator translator = test::random_translator(config, 3, 0.3);
@@ -125,16 +125,17 @@ TEST(TranslatorPass, HasNoRowsForPadding) {
   RunState run{Mode::kEvaluate};
   pass.forward(run, rows);
 
-  const std::vector<std::vector<Index>> places{{0, 3}, {1, 4, 6, 8, 9}, {2, 5, 7}};
+  const std::vector<std::vector<Index>> rows_of_pair{{0, 3}, {1, 4, 6, 8, 9}, {2, 5, 7}};
   for (std::size_t n = 0; n < pairs.size(); ++n) {
     TranslatorPass alone("Test", config, translator.parameters(), std::span(pairs).subspan(n, 1),
                          context);
-    Tensor own(config.dtype, {std::ssize(places[n]), readout_width(config)});
+    Tensor own(config.dtype, {std::ssize(rows_of_pair[n]), readout_width(config)});
     alone.forward(run, own);
-    for (std::size_t t = 0; t < places[n].size(); ++t) {
+    for (std::size_t t = 0; t < rows_of_pair[n].size(); ++t) {
       const auto row = static_cast<Index>(t);
-      EXPECT_EQ(bytes_of(contiguous(slice(rows.view(), 0, places[n][t], places[n][t] + 1))),
-                bytes_of(contiguous(slice(own.view(), 0, row, row + 1))))
+      EXPECT_EQ(
+          bytes_of(contiguous(slice(rows.view(), 0, rows_of_pair[n][t], rows_of_pair[n][t] + 1))),
+          bytes_of(contiguous(slice(own.view(), 0, row, row + 1))))
           << "pair " << n << ", token " << t;
     }
   }

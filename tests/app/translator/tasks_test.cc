@@ -19,7 +19,7 @@ using std::chrono::days;
 using std::chrono::sys_days;
 using std::chrono::year;
 
-// The documented command of a model reproduces it only as long as these lines do not change.
+// A model's documented command reproduces the model only as long as these examples do not change.
 TEST(Tasks, ExamplesArePinned) {
   EXPECT_EQ(date_example(0, 0).source, "JANUARY THE FOURTEENTH, 1933");
   EXPECT_EQ(date_example(0, 0).target, "1933-01-14");
@@ -41,7 +41,7 @@ TEST(Dates, ASpellingMeansOneDay) {
   }
 }
 
-TEST(Dates, ATenthOfTheDaysAreTheTests) {
+TEST(Dates, ATenthOfTheDaysAreTestDays) {
   int test = 0;
   int all = 0;
   for (sys_days day = year(1900) / 1 / 1; day < sys_days(year(2100) / 1 / 1); day += days(1)) {
@@ -73,7 +73,7 @@ TEST(Dates, YearsHaveWords) {
   EXPECT_TRUE(has(words_of(2040), "twenty forty"));
 }
 
-TEST(Draws, AreAsLikelyAsEachOther) {
+TEST(Draws, AreEquallyLikely) {
   core::Draws draws(7, core::DrawStream::kReverse, 0);
   int counts[6] = {};
   for (int n = 0; n < 60000; ++n) ++counts[draws.below(6)];
@@ -82,7 +82,7 @@ TEST(Draws, AreAsLikelyAsEachOther) {
 
 // With a bound of three quarters of 2^32, drawing without rejection would favour every third
 // number.
-TEST(Draws, LargeBoundsAreDrawnAgain) {
+TEST(Draws, LargeBoundsFavourNoNumber) {
   core::Draws draws(7, core::DrawStream::kReverse, 1);
   int thirds[3] = {};
   for (int n = 0; n < 30000; ++n) ++thirds[draws.below(3U << 30) % 3];

@@ -56,8 +56,8 @@ TEST(TrainingPace, GoesOnFromEarlierRuns) {
   pace.add_validation(4e6);
   pace.add_validation(2e6);
   EXPECT_EQ(pace.speed().seconds_per_validation, 3e6);
-  // The time of training is that of this run without its validations: here -6e6 seconds and the few
-  // that this test takes.
+  // The time of training is the time of this run without its validations: here -6e6 seconds, plus
+  // the few seconds that this test takes.
   const double least = pace.seconds() - 1e9 - 6e6;
   const double per_update = pace.speed().seconds_per_update;
   const double tokens_per_second = pace.tokens_per_second();

@@ -187,7 +187,7 @@ TEST(Shards, DrawDropoutBySeedAndUpdate) {
 }
 
 // Two micro-batches of equal sentence pairs must draw different dropout.
-TEST(Shards, DrawDropoutEachByItself) {
+TEST(Shards, DrawDifferentDropout) {
   app::TranslatorConfig config = small_config(test::TranslatorAttention::kAdditive);
   config.dropout = 0.5;
   const app::Translator translator = random_translator(config);

@@ -39,7 +39,7 @@ void expect_same_bits(const Translation& got, const Translation& want, const std
   EXPECT_EQ(bytes_of(got.attention), bytes_of(want.attention)) << replay;
 }
 
-TEST(Translate, TheOthersTheirOrderAndThreadsChangeNoBit) {
+TEST(Translate, OtherSourcesOrderAndThreadsChangeNoBit) {
   // A decoding batch has no room for so many sources.
   const std::vector<Tokens> sources = many_sentences(290, 5);
   std::vector<Tokens> reversed(sources.rbegin(), sources.rend());
@@ -178,7 +178,7 @@ TEST(Translate, UnknownTokensComeFromWhatWasLookedAtMost) {
 
 // Decoding batches on several threads have the forced path and the stop flag of the caller's
 // context.
-TEST(Translate, LanesHaveTheCallersPathAndStop) {
+TEST(Translate, BatchesHaveTheCallersPathAndStopFlag) {
   const Translator translator =
       random_translator(odd_config(TranslatorAttention::kAdditive, DType::kFloat32), 3, 0.3);
   const std::vector<Tokens> sources = many_sentences(120, 5);
@@ -215,7 +215,7 @@ TEST(Translate, TokensAreBounded) {
   for (const Index beam : {1, 2}) {
     const auto as_said = translate(translator, {{4, 3, 2}}, {.beam = beam, .most_tokens = 7});
     EXPECT_EQ(as_said[0].tokens, Tokens(7, 4));
-    // By default, the most tokens are twice the source's and ten.
+    // By default, a translation has at most twice as many tokens as its source, plus ten.
     const auto usual = translate(translator, {{4, 3, 2}, {2}}, {.beam = beam});
     EXPECT_EQ(usual[0].tokens, Tokens(2 * 3 + 10, 4));
     EXPECT_EQ(usual[1].tokens, Tokens(2 * 1 + 10, 4));
@@ -283,7 +283,7 @@ TEST(Translate, NanEndsTheSearch) {
   for (const TranslatorAttention attention : kEveryAttention) {
     Translator translator = random_translator(small_config(attention));
     for_each_parameter(translator, [&](const auto& p) {
-      const Tensor kept = contiguous(p.value);
+      const Tensor saved = contiguous(p.value);
       copy(ConstView(&nan, {1}), p.value);
       for (const Index beam : {1, 3}) {
         const auto got = translate(translator, {{4, 5, 2}, {2}}, {.beam = beam});
@@ -294,7 +294,7 @@ TEST(Translate, NanEndsTheSearch) {
           EXPECT_TRUE(std::isnan(one.log_probability)) << replay;
         }
       }
-      copy(kept, p.value);
+      copy(saved, p.value);
     });
   }
 }

@@ -33,8 +33,8 @@ std::vector<TranslatedText> translated(const TranslationModel& model, const Text
   return translate(model, texts, options, context);
 }
 
-TranslatedText one(const TranslationModel& model, const std::string& text,
-                   const SearchOptions& options = {}) {
+TranslatedText translate_one(const TranslationModel& model, const std::string& text,
+                             const SearchOptions& options = {}) {
   return std::move(translated(model, {text}, options)[0]);
 }
 
@@ -56,13 +56,13 @@ void expect_same_parameters(const TranslationModel& a, const TranslationModel& b
   EXPECT_EQ(n, wanted.size());
 }
 
-TEST(TranslationModel, EachTextIsItsOwn) {
+TEST(TranslationModel, EachTextIsTranslatedByItself) {
   const TranslationModel model = small_model();
   const Texts texts{"abcd", "a", "", "dcba abc", "a"};
   const auto together = translated(model, texts);
   ASSERT_EQ(together.size(), texts.size());
   for (std::size_t n = 0; n < texts.size(); ++n) {
-    const TranslatedText alone = one(model, texts[n]);
+    const TranslatedText alone = translate_one(model, texts[n]);
     EXPECT_EQ(together[n].text, alone.text) << n;
     EXPECT_EQ(together[n].log_probability, alone.log_probability) << n;
     EXPECT_EQ(together[n].source, alone.source) << n;
@@ -72,7 +72,7 @@ TEST(TranslationModel, EachTextIsItsOwn) {
 
 TEST(TranslationModel, SaysWhatWasReadAndWritten) {
   const TranslationModel model = small_model();
-  const TranslatedText text = one(model, "a?d", {.most_tokens = 3});
+  const TranslatedText text = translate_one(model, "a?d", {.most_tokens = 3});
   EXPECT_EQ(text.source, (Texts{"a", "?", "d", "</s>"}));  // an unknown token appears as typed
   ASSERT_TRUE(text.attention.given());
   EXPECT_EQ(text.attention.shape(), Dims(std::ssize(text.target), 4));
@@ -86,21 +86,21 @@ TEST(TranslationModel, SaysWhatWasReadAndWritten) {
 
 TEST(TranslationModel, AnEmptyTextStaysEmpty) {
   TranslationModel model = small_model();
-  const TranslatedText text = one(model, "");
+  const TranslatedText text = translate_one(model, "");
   EXPECT_EQ(text.text, "");
   EXPECT_EQ(text.log_probability, 0);
   EXPECT_TRUE(text.is_whole && text.source.empty() && text.target.empty());
   EXPECT_FALSE(text.attention.given());
   model.tokenizer = Tokenizer(Words{});
-  EXPECT_TRUE(one(model, " \t").target.empty());
+  EXPECT_TRUE(translate_one(model, " \t").target.empty());
 }
 
 TEST(TranslationModel, ReadsAsItsSettingsSay) {
   TranslationModel model = small_model();
   model.tokenizer = Tokenizer(Characters{}, LetterCase::kLower);
-  EXPECT_EQ(one(model, "AB").source, (Texts{"a", "b", "</s>"}));
+  EXPECT_EQ(translate_one(model, "AB").source, (Texts{"a", "b", "</s>"}));
   model.tokenizer = Tokenizer(Words{}, LetterCase::kLower);
-  const TranslatedText text = one(model, "A  b!", {.most_tokens = 2});
+  const TranslatedText text = translate_one(model, "A  b!", {.most_tokens = 2});
   EXPECT_EQ(text.source, (Texts{"a", "b", "!", "</s>"}));
   EXPECT_THROW(translated(model, {"\xFF"}), Error);
 }
@@ -143,7 +143,7 @@ TEST(TranslationModel, CopiesWhatItLookedAt) {
 
 TEST(TranslationModel, CopiesNothingWithoutAttention) {
   const TranslationModel model = unknowing_model(TranslatorAttention::kNone);
-  EXPECT_EQ(one(model, "ab", {.most_tokens = 2}).text, "<unk><unk>");
+  EXPECT_EQ(translate_one(model, "ab", {.most_tokens = 2}).text, "<unk><unk>");
   Context context;
   const Texts texts{"ab"};
   EXPECT_THROW(translate(model, texts, {}, context, UnknownTokens::kCopied), Error);
@@ -154,13 +154,13 @@ TEST(TranslationModel, CharactersGetCapitalsToo) {
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     TranslationModel model = small_model({}, seed);
     model.style.sentences = SentenceStart::kCapital;
-    const TranslatedText kept = one(model, "abcd", {.most_tokens = 5});
+    const TranslatedText plain = translate_one(model, "abcd", {.most_tokens = 5});
     model.tokenizer = Tokenizer(Characters{}, LetterCase::kLower);
-    const std::string lower = one(model, "abcd", {.most_tokens = 5}).text;
-    if (kept.target[0] == "</s>" || kept.target[0] == "<unk>") continue;
+    const std::string lower = translate_one(model, "abcd", {.most_tokens = 5}).text;
+    if (plain.target[0] == "</s>" || plain.target[0] == "<unk>") continue;
     ++written;
-    EXPECT_EQ(kept.text[0] - 'a' + 'A', lower[0]);
-    EXPECT_EQ(kept.text.substr(1), lower.substr(1));
+    EXPECT_EQ(plain.text[0] - 'a' + 'A', lower[0]);
+    EXPECT_EQ(plain.text.substr(1), lower.substr(1));
   }
   EXPECT_GT(written, 0);
 }
@@ -170,7 +170,7 @@ TEST(TranslationModel, LossIsOfTheWholeTarget) {
   int whole = 0;
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     const TranslationModel model = small_model({}, seed);
-    const TranslatedText text = one(model, "abc");
+    const TranslatedText text = translate_one(model, "abc");
     if (!text.is_whole) continue;
     ++whole;
     Context context;

@@ -30,7 +30,7 @@ using test::Directory;
 using test::small_model;
 using test::Texts;
 
-// A few reversed words, some of them for validation, and a tiny translator.
+// Options for a tiny translator that learns to reverse words: 70 to train, and 10 to validate.
 struct Task {
   Task() {
     const auto lines = [](Index begin, Index end) {
@@ -50,7 +50,7 @@ struct Task {
     options.schedule = {.rate = 0.05, .warmup = 2, .decay = 5};
   }
 
-  // Makes the validation data so many that a validation runs batches on the executor.
+  // Repeats the validation pairs so often that a validation runs its batches on the executor.
   void validate_on_many() {
     std::string pairs;
     for (int n = 0; n < 80; ++n) pairs += test::read(options.valid);
@@ -192,7 +192,7 @@ TEST(TranslationRun, OnRanksComesOutTheSame) {
   for (const auto& [count, flagged] :
        {std::pair(3, 0), {1, 0}, {4, 3}, {2, 1}, {5, 2}, {2, 0}, {3, 2}}) {
     const TrainingReport report = train("parts", "7u", count, flagged);
-    // Rank 0 sets the flag. Another rank may look at it before that, and stops an update later.
+    // Rank 0 sets the flag. A rank that looks at the flag before that stops an update later.
     if (flagged == 0) {
       EXPECT_EQ(report.end, TrainingEnd::kStopped);
     }
@@ -266,7 +266,7 @@ TEST(TranslationRun, StoppedWithSharedWeightsComesOutTheSame) {
   EXPECT_EQ(parameter_count(model.translator), parameters);
 }
 
-// A setting that config.json of an older version lacks has the value that was fixed then.
+// A setting that an older version's config.json lacks has the value that was fixed in that version.
 TEST(TranslationRun, SettingsOfLaterVersionsAreImplied) {
   Task task;
   task.train("whole", "5u");
@@ -347,7 +347,7 @@ TEST(TranslationRun, SaysEachValidation) {
   EXPECT_EQ(report.valid->loss, reports.back().score.loss);
   EXPECT_EQ(report.best.loss, least);
   EXPECT_EQ(task.train("run", "5u", hooks).valid->loss, report.valid->loss);
-  EXPECT_EQ(reports.size(), 3U);  // a run that is over does not report it again
+  EXPECT_EQ(reports.size(), 3U);  // a finished run does not report its last validation again
 }
 
 // The flag is set in the validation at the end of the budget, which has enough batches to use the
@@ -498,7 +498,7 @@ TEST(TranslationRun, WithoutValidationTheLastIsTheBest) {
   EXPECT_EQ(task.file("run", "best.safetensors"), task.file("run", "model.safetensors"));
 }
 
-TEST(TranslationRun, OptionsThatCannotBe) {
+TEST(TranslationRun, RefusesInvalidOptions) {
   Task task;
   const auto refused = [&](auto change) {
     TrainingOptions options = task.options;

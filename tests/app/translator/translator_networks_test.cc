@@ -101,8 +101,8 @@ TEST(TranslatorNetworks, ATiedWeightIsDrawnAsAnOutput) {
   expect(tied(config), "source_embedding.weight", 1);
 }
 
-// Compares the tied model with one that has two matrices of equal numbers, which needs hidden and
-// embedding of one size. Gradients differ only for these matrices: the tied one is the sum of both.
+// Compares a tied model with one that has two matrices of equal numbers, which needs equal sizes of
+// hidden and embedding. The tied matrix's gradient is the sum of the gradients of the two matrices.
 TEST(TranslatorNetworks, ATiedGradientIsTheSumOfBothUses) {
   for (const TranslatorAttention attention : kEveryAttention) {
     for (const Mode mode : {Mode::kEvaluate, Mode::kTrain}) {
@@ -138,7 +138,7 @@ TEST(TranslatorNetworks, ATiedGradientIsTheSumOfBothUses) {
   }
 }
 
-// The gradients hold NaN before the call, which a sum would keep.
+// The gradients hold NaN before the call: if the call added to them, they would stay NaN.
 TEST(TranslatorNetworks, GradientsAreOverwritten) {
   const double nan = std::nan("");
   for (const Network& network : kEveryNetwork) {

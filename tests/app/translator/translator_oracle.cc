@@ -43,7 +43,7 @@ Vector softmax(const Vector& x) {
   return p;
 }
 
-// The mean sum_j weights_j rows_j.
+// The weighted mean sum_j weights_j rows_j.
 Vector mean_of(const std::vector<Vector>& rows, const Vector& weights) {
   Vector mean(rows.front().size());
   for (std::size_t j = 0; j < rows.size(); ++j) {
@@ -205,7 +205,7 @@ Vector TranslatorOracle::look(const Source& source, const Vector& state, Vector&
   return mean_of(source.states, weights);
 }
 
-// The logits of t_i. With tied embeddings the matrix is the target embedding.
+// The logits of the readout t_i. With tied embeddings, the output's matrix is the target embedding.
 TranslatorOracle::Vector TranslatorOracle::logits(const Vector& readout) const {
   if (config_.tied_embeddings == app::TiedEmbeddings::kNone) return linear("output", readout);
   Vector y = at("target_embedding.weight") * readout;

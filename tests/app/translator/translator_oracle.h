@@ -34,14 +34,14 @@ class TranslatorOracle {
     Vector log_probabilities;  // of each target token
     Vector attention;          // of each source token; empty without attention
   };
-  // Takes the step after `token`, y_{i-1}, in the state s_{i-1}.
+  // Takes step i from `state`, s_{i-1}, and the token before, y_{i-1}.
   Step step(const Source& source, const Vector& state, std::int32_t token) const;
 
-  // The steps that emit the tokens of a target, and the target's loss.
+  // The results of the steps that emit the tokens of a given target.
   struct Target {
     double loss = 0;
     double log_probability = 0;
-    std::vector<Vector> attention;
+    std::vector<Vector> attention;  // [target tokens][source tokens]; empty without attention
   };
   Target force(const Tokens& source, const Tokens& target) const;
 
@@ -55,7 +55,7 @@ class TranslatorOracle {
 
   const Matrix& at(const std::string& name) const { return parameters_.at(name); }
   Vector linear(const std::string& name, const Vector& x) const;
-  // A layer of the encoder: the states of both directions for the rows x.
+  // A layer of the encoder, with suffix "_l0", "_l1", ..: its states in both directions for rows x.
   struct Layer {
     std::vector<Vector> forward, backward;
   };
@@ -64,7 +64,7 @@ class TranslatorOracle {
   Vector gru(const std::string& name, const std::string& suffix, const Vector& x,
              const Vector& h) const;
   Vector scores(const Source& source, const Vector& state) const;
-  // The context c_i; writes the attention weights to `weights`.
+  // The context c_i for state s_{i-1}; writes the attention weights to `weights`.
   Vector look(const Source& source, const Vector& state, Vector& weights) const;
   Vector look_with_heads(const Source& source, const Vector& state, Vector& weights) const;
 

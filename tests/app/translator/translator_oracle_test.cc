@@ -82,8 +82,8 @@ TEST(TranslatorOracle, SmoothedLabelsAreSpreadOverTheVocabulary) {
   }
 }
 
-// Checks that the result of greedy or beam search agrees with the oracle's numbers for its own
-// tokens.
+// Checks that the numbers of a search's result agree with the oracle's numbers for the tokens that
+// the search found.
 void expect_forced(const TranslatorOracle& oracle, const Tokens& source, const Translation& got,
                    bool looks, const std::string& replay) {
   const auto want = oracle.force(source, got.tokens);
@@ -264,7 +264,7 @@ Best beam_search(const TranslatorOracle& oracle, const Tokens& source, std::size
 TEST(TranslatorOracle, ANarrowBeamKeepsTheBestOfEachStep) {
   for (const auto& config : every_config()) {
     int followed = 0;  // searches whose best hypothesis was not the likeliest at every step
-    // The seeds from 300 are for configurations with fewer than three such searches by the others.
+    // The seeds from 300 on run only if the other seeds give fewer than three such searches.
     for (const std::uint64_t seed :
          {3, 130, 160, 190, 203, 300, 301, 302, 303, 304, 305, 306, 307}) {
       if (seed >= 300 && followed >= 3) break;

@@ -93,8 +93,8 @@ TEST(Translator, Float32GradientsAreCloseToFloat64Ones) {
   }
 }
 
-// With a large vocabulary, the loss and gradients are the sums of those of each sentence pair, also
-// if the target embedding is the output's matrix.
+// With a large vocabulary, the loss and gradients are the sums of the losses and gradients of each
+// sentence pair, also if the target embedding is the output's matrix.
 TEST(Translator, ALargeVocabularyIsPredictedInPieces) {
   for (const bool is_tied : {false, true}) {
     auto config = small_config(TranslatorAttention::kNone);
@@ -138,7 +138,8 @@ struct StopAt {
   std::atomic<bool> stop = false;
 };
 
-// A resumed run must draw the dropout of the uninterrupted one.
+// A failed pass leaves the step unchanged, so that a resumed run draws the same dropout as an
+// uninterrupted one.
 TEST(Translator, APassThatFailsTakesNoStep) {
   const Translator translator =
       random_translator(odd_config(TranslatorAttention::kAdditive, DType::kFloat32));

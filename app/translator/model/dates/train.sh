@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Trains the date model that is linked into the library: dates.safetensors, beside this script.
-# Usage: app/translator/model/dates/train.sh [FOLDER]    from a checkout, after `make run`; FOLDER keeps the run
-# The budget is in epochs, not in time, so that the same CPU target gives the same bytes again.
+# Usage: app/translator/model/dates/train.sh [FOLDER]    from a checkout, after `make run`; the run stays in FOLDER
+# The budget is in epochs, not in time, so that a new run on the same CPU target gives the same bytes.
 set -euo pipefail
 cd "$(dirname "$0")/../../../.."
 export PATH=$PWD/build/release/bin:$PATH

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # Trains the translator that is linked into the library: english_french.safetensors, beside this
 # script.
-# Usage: app/translator/model/english_french/train.sh PAIRS [FOLDER]   from a checkout, after `make run`; PAIRS is
-# English, tab, French: fra.txt of fra-eng.zip from https://www.manythings.org/anki; FOLDER keeps the run
-# The budget is in updates, not in time, so that the same versions of qkv and SentencePiece give the same
-# bytes again on the same CPU target. The linked file is of 2026-11-24; later versions sum gradients in
+# Usage: app/translator/model/english_french/train.sh PAIRS [FOLDER]   from a checkout, after `make run`; PAIRS is a
+# file of lines "English, tab, French": fra.txt of fra-eng.zip from https://www.manythings.org/anki; the run stays in
+# FOLDER. The budget is in updates, not in time, so that the same versions of qkv and SentencePiece give the same
+# bytes again on the same CPU target. The linked file was made on 2026-11-24; later versions of qkv sum gradients in
 # another order. The sizes keep the file below 4 MB with 16-bit numbers.
 set -euo pipefail
 pairs=$(realpath "${1:?usage: app/translator/model/english_french/train.sh PAIRS [FOLDER]}")

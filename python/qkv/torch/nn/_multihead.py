@@ -109,9 +109,9 @@ class MultiheadAttention(torch.nn.MultiheadAttention):  # type: ignore[misc]
             attn_mask: [L,S] or [N*num_heads,L,S]: bool, true where a query may not attend, or
                 numbers that are added to the scores; these may require a gradient.
             average_attn_weights: whether the weights returned are the mean over the heads.
-            is_causal: states that attn_mask, which must be given, is the causal mask. The mask is
-                then not read if key_padding_mask is None, need_weights is False and no key is
-                appended.
+            is_causal: states that attn_mask, which must be given, is the causal mask. In this case
+                attn_mask is not read if key_padding_mask is None, need_weights is False and no key
+                is appended.
 
         Returns:
             (out, weights). out has query's shape. weights (after dropout, in training) are [N,L,S],

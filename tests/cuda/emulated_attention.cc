@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/cuda/emulated_forward.h"
+#include "tests/cuda/emulated_attention.h"
 
 #include <cmath>
 #include <vector>
@@ -23,14 +23,15 @@ void emulate_all(const auto& launches, std::uint32_t seed) {
   }
 }
 
-// Returns a call's own memory. It is full of NaN, so that a number that is read before it is
-// written shows in the results.
+// Returns scratch memory for the kernels of one call, filled with `nan`, so that a number that is
+// read before it is written shows in the results.
 template <class T>
 std::vector<T> memory(std::size_t bytes, const T& nan) {
   return std::vector<T>(bytes / sizeof(T), nan);
 }
 
-struct alignas(16) Four {
+// Four floats: the unit of scratch memory, which the launches expect to be aligned to 16 bytes.
+struct alignas(16) FourFloats {
   float x[4];
 };
 
@@ -54,7 +55,7 @@ void emulated_attention(const Inputs& inputs, const Options& options, const Outp
   if (p.product == core::PairProduct::kTanh) {
     cuda::AdditiveLaunches launches = cuda::additive_launches(p, results);
     if (launches.kernels.empty()) return;
-    auto projections = memory<Four>(launches.projection_bytes, {{NAN, NAN, NAN, NAN}});
+    auto projections = memory<FourFloats>(launches.projection_bytes, {{NAN, NAN, NAN, NAN}});
     cuda::set_projections(launches, projections.data()->x);
     emulate_all(launches, seed);
     return;
@@ -86,7 +87,7 @@ void emulated_backward(const Inputs& inputs, const Options& options, const Saved
   const core::GradientSources from = attn::bind_sources(p, saved, sources);
   const core::GradientResults to = attn::bind_gradients(p, inputs, options, gradients);
   const auto run = [&](auto launches) {
-    auto numbers = memory<Four>(launches.bytes, {{NAN, NAN, NAN, NAN}});
+    auto numbers = memory<FourFloats>(launches.bytes, {{NAN, NAN, NAN, NAN}});
     cuda::set_memory(launches, p, numbers.empty() ? nullptr : numbers.data()->x);
     emulate_all(launches, seed);
   };
