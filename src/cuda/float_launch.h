@@ -12,8 +12,8 @@
 #include "cuda/forward_launch.h"
 #include "cuda/tile_kernel.h"
 
-// What the kernels of dot products in float32 (device/float_forward.h, device/float_gradients.h)
-// support, and which of them run a call.
+// Tells what the kernels of dot products in float32 (device/float_forward.h,
+// device/float_gradients.h) support, and which of them run a call.
 namespace qkv::cuda {
 
 // Returns what the kernels do not support about a call, or an empty string.

@@ -11,8 +11,8 @@
 #include "cuda/device/arguments.h"
 #include "cuda/tile_kernel.h"
 
-// What the kernels for tensor cores (device/forward.h, device/inspection.h) support, and which of
-// them run a call.
+// Tells what the kernels for tensor cores (device/forward.h, device/inspection.h) support, and
+// which of them run a call.
 namespace qkv::cuda {
 
 // The kernels of a call in the order of their launch, all with the same arguments. The caller must

@@ -11,7 +11,8 @@
 #include "cuda/device/gradient_arguments.h"
 #include "cuda/tile_kernel.h"
 
-// What the gradient kernels for tensor cores (device/gradients.cu) support, and which run a call.
+// Tells what the gradient kernels for tensor cores (device/gradients.cu) support, and which of them
+// run a call.
 namespace qkv::cuda {
 
 // The kernels of a call in the order of their launch, all with the same arguments. The caller must

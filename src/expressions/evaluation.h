@@ -20,7 +20,7 @@
 #include "expressions/program.h"
 
 // Evaluates programs for rows of pairs: each step in turn, for all keys of a piece of the row.
-// These functions are inlined into instances, each of which is compiled for a CPU target.
+// Functions of this file are inlined into instances, each of which is compiled for a CPU target.
 namespace qkv::expressions {
 
 // The most keys of a piece.

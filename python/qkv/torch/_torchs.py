@@ -17,7 +17,7 @@ except ImportError:  # before PyTorch 2.3
 from ._questions import is_compiling
 
 # sdpa_kernel() saves and restores flags of the process, so only one thread at a time may use it.
-# The same thread may enter again, since a tensor class may call PyTorch's function itself.
+# A thread that holds the lock may take it again: a tensor class may call PyTorch's function itself.
 _ONE_AT_A_TIME = threading.RLock()
 
 
